@@ -1,0 +1,82 @@
+# `make book` and `make test` set up all they need. They want Python 3.11 to 3.13 with venv, make, and for the tests a Chromium.
+PYTHON ?= python3
+VENV ?= .venv
+PYVERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+# Pinned versions, one file a Python; `CONSTRAINTS=` takes the newest of everything.
+CONSTRAINTS ?= constraints/python$(PYVERSION).txt
+PORT ?= 8000
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+PYTEST := $(BIN)/python -m pytest -q
+export PYTHONHASHSEED = 0
+
+.PHONY: help book serve draft test lint types unit pages labs notebooks accept bench constraints linkcheck clean
+help:
+	@echo "make book      build the book and say where it is        make serve   build and serve it on port $(PORT)"
+	@echo "make test      everything CI runs                        make draft PAGE=chapters/01-roofline.md   one page, fast"
+	@echo "make notebooks regenerate notebooks from their .md       make accept  take changed outputs, showing them"
+	@echo "make lint | types | unit | pages | labs   the parts of make test"
+	@echo "make bench     measure speeds        make linkcheck | constraints | clean"
+
+$(READY): pyproject.toml $(CONSTRAINTS)
+	@test -n "$(PYVERSION)" || { echo "make: no $(PYTHON) here; install Python 3.11 to 3.13 or give PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is $(PYVERSION); the course needs Python 3.11 to 3.13: give PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) has no venv module; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[test]'
+	@touch $@
+
+constraints/%.txt:
+	@echo "make: no $@; the course supports Python 3.11 to 3.13: give PYTHON=python3.12, or CONSTRAINTS= for the newest of everything" >&2; exit 1
+
+book: $(READY)
+	rm -rf _build
+	$(BIN)/jupyter-book build . --all -W -n --keep-going -q
+	@echo "The book is built. Open $(CURDIR)/_build/html/index.html, or run: make serve"
+
+serve: book
+	$(BIN)/python -m http.server -d _build/html $(PORT)
+
+draft: $(READY)
+	$(BIN)/python _ext/draft.py $(PAGE)
+
+test: lint types unit book pages labs
+	@echo "make test: all of it passed, on Python $(PYVERSION)"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python _ext/notebooks.py check
+
+types: $(READY)
+	$(BIN)/mypy
+
+unit: $(READY)
+	$(PYTEST) -n auto -m "not book and not lab"
+
+pages: $(READY)
+	$(PYTEST) -m book
+
+labs: $(READY)
+	$(PYTEST) -m lab
+
+notebooks: $(READY)
+	$(BIN)/python _ext/notebooks.py write $(PAGE)
+
+accept: $(READY)
+	$(BIN)/python _ext/notebooks.py accept $(PAGE)
+
+bench: $(READY)
+	$(BIN)/python tests/bench.py
+
+linkcheck: $(READY)
+	$(BIN)/jupyter-book build . --builder linkcheck
+
+constraints: # one file a Python: make constraints PYTHON=python3.12
+	rm -rf $(VENV)-fresh && $(PYTHON) -m venv $(VENV)-fresh
+	$(VENV)-fresh/bin/pip install -q -e '.[test]'
+	$(VENV)-fresh/bin/pip freeze --exclude-editable > constraints/python$(PYVERSION).txt
+	rm -rf $(VENV)-fresh
+
+clean:
+	rm -rf _build .venv* .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,119 @@
+"""Tables for pages, notebooks and the terminal, drawn by tabulate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tabulate import tabulate
+
+from scaling_lib import catalog, hardware, units
+from scaling_lib.hardware import Chip
+
+ABSENT = "—"
+MAIN_QUANTITIES: Sequence[str] = ("hbm_bytes", "hbm_bytes_per_s", "ici_link_bytes_per_s", "ici_axes", "fabric_bytes_per_s",
+                                  "dcn_bytes_per_s", "usd_per_hour")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of a table; shows as HTML in a notebook or page and as aligned text where it is printed."""
+
+    rows: Sequence[Mapping[str, object]]
+
+    def _draw(self, style: str) -> str:
+        return str(tabulate(self.rows, headers="keys", tablefmt=style, disable_numparse=True))
+
+    def __str__(self) -> str:
+        return self._draw("simple")
+
+    def _repr_html_(self) -> str:
+        return self._draw("html")
+
+    __repr__ = __str__
+
+
+def chips(chips: Iterable[Chip] | None = None, quantities: Sequence[str] | None = None) -> Table:
+    """The catalog's chosen figures, one chip a row; a figure that no source gives shows as a dash.
+
+    Args:
+        chips: which chips; all if not given.
+        quantities: names of `Chip` figures for the columns; the main ones, after the peaks, if not given.
+    """
+    many = list(hardware.CHIPS.values() if chips is None else chips)
+    rows = []
+    for chip in many:
+        row: dict[str, object] = {"chip": chip.name}
+        if quantities is None:
+            row |= {f"{dtype} peak": _peak(chip, dtype) for dtype in ("bf16", "int8", "fp8")}
+        for name in MAIN_QUANTITIES if quantities is None else quantities:
+            row[_heading(name)] = figure(name, chip.figures[name]) if name in chip.figures else ABSENT
+        rows.append(row)
+    return Table(rows)
+
+
+def sources(chip: Chip) -> Table:
+    """Every row of the catalog about one chip: value, convention, source and date; those not chosen say so."""
+    return Table(
+        [
+            {
+                "quantity": row.quantity,
+                "value": _value(row),
+                "chosen": "yes" if row.chosen else "no",
+                "convention": row.convention,
+                "source": row.source,
+                "date": row.date,
+                "known": row.known,
+            }
+            for row in catalog.chip_figures()
+            if row.chip == chip.name
+        ]
+    )
+
+
+def conflicts() -> Table:
+    """Where sources disagree: the chosen figure, the other one, and by how much they differ."""
+    chosen = {(row.chip, row.quantity): row for row in catalog.chip_figures() if row.chosen}
+    return Table(
+        [
+            {
+                "chip": row.chip,
+                "quantity": row.quantity,
+                "chosen": _value(ours := chosen[row.chip, row.quantity]),
+                "other": _value(row),
+                "differs by": _difference(ours, row),
+                "source of the other": row.source,
+            }
+            for row in catalog.chip_figures()
+            if _value(row) != _value(chosen[row.chip, row.quantity])
+        ]
+    )
+
+
+def figure(quantity: str, value: float) -> str:
+    """One catalog figure as people write it, its unit taken from the end of its name."""
+    for suffix, unit in (("_flops_per_s", "FLOP/s"), ("_bytes_per_s", "B/s"), ("_hz", "Hz")):
+        if quantity.endswith(suffix):
+            return units.human(value, unit, digits=4)
+    if quantity.endswith("_bytes"):
+        return units.human(value, "GiB" if value >= units.GIB else "B", digits=4)
+    return f"{value:.2f} USD" if quantity.endswith("usd_per_hour") else f"{value:g}"
+
+
+def _peak(chip: Chip, dtype: str) -> str:
+    return units.human(chip.flops_per_s(dtype), units.rate_unit(dtype), 4) if dtype in chip.peak_flops_per_s else ABSENT
+
+
+def _value(row: catalog.Figure) -> str:
+    return row.value if row.unit == "text" else figure(row.quantity, float(row.value))
+
+
+def _difference(ours: catalog.Figure, other: catalog.Figure) -> str:
+    return "" if ours.unit == "text" else f"{float(other.value) / float(ours.value) - 1:+.1%}"
+
+
+def _heading(quantity: str) -> str:
+    for suffix, words in (("_flops_per_s", " FLOP/s"), ("_bytes_per_s", " B/s"), ("_bytes", " bytes"), ("_hz", " Hz")):
+        if quantity.endswith(suffix):
+            return quantity.removesuffix(suffix).replace("_", " ") + words
+    return quantity.replace("_", " ").replace("usd", "USD")

@@ -1,0 +1,88 @@
+"""Pretend devices on this machine, set up once and early, and the version guard that every lab prints first."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import platform
+import warnings
+from dataclasses import dataclass
+
+import jax
+
+from scaling_lib import units
+
+OLDEST_JAX = (0, 10)
+NEWEST_JAX = (0, 12)
+"""The course is tested on both ends of this range."""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What a notebook runs on; prints as one line."""
+
+    python: str
+    jax: str
+    backend: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"Python {self.python}, JAX {self.jax}, {self.backend}: {self.device}"
+
+    __repr__ = __str__
+
+
+def versions() -> Versions:
+    """Python, JAX and device of this process, after checking JAX against the tested range.
+
+    Raises:
+        RuntimeError: for a JAX older than the course supports, with the remedy.
+
+    Warns:
+        UserWarning: for a JAX newer than the course was tested with.
+    """
+    have = tuple(map(int, jax.__version__.split(".")[:2]))
+    supported = f"{_dotted(OLDEST_JAX)} to {_dotted(NEWEST_JAX)}"
+    if have < OLDEST_JAX:
+        raise RuntimeError(f"JAX {jax.__version__} is too old; this course runs on {supported}: pip install -U jax, then restart")
+    if have > NEWEST_JAX:
+        warnings.warn(
+            f"JAX {jax.__version__} is newer than the tested range {supported}; printed values may differ", stacklevel=2
+        )
+    return Versions(platform.python_version(), jax.__version__, jax.default_backend(), jax.devices()[0].device_kind)
+
+
+def mesh(**axes: int) -> jax.sharding.Mesh:
+    """A mesh of pretend CPU devices with named axes: `mesh(X=4, Y=2)` has eight.
+
+    The first call fixes how many pretend devices this process has, so call it before anything else uses JAX, with the
+    largest mesh first. An accelerator that the machine has stays visible. Axes are of JAX's `Auto` kind.
+
+    Raises:
+        ValueError: for no axes, or an axis size that is no whole number of at least 1.
+        RuntimeError: where JAX has already started with fewer devices, with the remedy.
+
+    NB: the CPU backend widens bf16 to float32; use float32 or int8 on simulated meshes.
+    """
+    if not axes:
+        raise ValueError("axes is empty; name at least one, like mesh(X=8)")
+    shape = tuple(units.size(name, n) for name, n in axes.items())
+    devices = _cpu_devices(math.prod(shape))
+    kinds = (jax.sharding.AxisType.Auto,) * len(shape)
+    return jax.make_mesh(shape, tuple(axes), axis_types=kinds, devices=devices)
+
+
+def _cpu_devices(count: int) -> list[jax.Device]:
+    with contextlib.suppress(RuntimeError):  # JAX has started; what it has may still be enough
+        jax.config.update("jax_num_cpu_devices", count)  # type: ignore[no-untyped-call]
+    have = jax.devices("cpu")
+    if len(have) < count:
+        raise RuntimeError(
+            f"{count} pretend devices are needed, but JAX has already started with {len(have)}: "
+            "restart the kernel and make the largest mesh before any other use of JAX"
+        )
+    return have[:count]
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

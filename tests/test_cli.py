@@ -1,0 +1,57 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from scaling_lib import cli
+from scaling_lib.hardware import CHIPS, chip
+
+
+def test_chips_lists_every_chip(capsys):
+    assert cli.main(["chips"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == list(CHIPS)
+    assert "197 TFLOP/s" in next(line for line in lines if line.startswith("v5e"))
+
+
+def test_json_prints_base_units_under_the_field_names(capsys):
+    assert cli.main(["chips", "Trillium", "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    assert shown["name"] == "v6e"
+    assert shown["figures"]["hbm_bytes_per_s"] == chip("v6e").hbm_bytes_per_s
+    assert shown["peak_flops_per_s"]["bf16"] == chip("v6e").flops_per_s("bf16")
+    assert all(row["source"] for row in shown["sources"])
+
+
+def test_a_named_chip_shows_every_source_and_conflict(capsys):
+    assert cli.main(["chips", "v5e"]) == 0
+    out = capsys.readouterr().out
+    assert "docs.cloud.google.com/tpu/docs/v5e" in out
+    assert "no" in {line.split()[-1] for line in out.splitlines()} or " no " in out
+
+
+def test_a_mistake_is_one_line_and_status_two(capsys):
+    assert cli.main(["chips", "v5x"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("scaling-lib: chip='v5x' is unknown; did you mean")
+    assert err.count("\n") == 1
+
+
+def test_without_tabulate_the_command_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tabulate", None)
+    monkeypatch.delitem(sys.modules, "scaling_lib.show.tables", raising=False)
+    monkeypatch.delattr("scaling_lib.show.tables", raising=False)
+    assert cli.main(["chips"]) == 2
+    assert "pip install 'scaling-lib[cli]', or use --json" in capsys.readouterr().err
+    assert cli.main(["chips", "--json"]) == 0
+
+
+def test_the_installed_command_runs():
+    command = [sys.executable, "-c", "from scaling_lib.cli import main; raise SystemExit(main(['--version']))"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("scaling-lib 0.")
+
+
+def test_no_command_is_a_usage_error():
+    with pytest.raises(SystemExit, match="2"):
+        cli.main([])

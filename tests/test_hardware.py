@@ -1,0 +1,181 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling_lib import hardware
+from scaling_lib.hardware import CHIPS, Chip, chip, slice_of
+
+TPUS = [c for c in CHIPS.values() if c.kind == "tpu"]
+
+
+@pytest.mark.parametrize("name", ["v4", "v5e", "v5p", "v6e"])
+def test_clock_times_matrix_units_gives_the_published_peak(name):
+    # Two independent sources: the compiler's clock and MXU shape, and the vendor's peak.
+    c = chip(name)
+    assert c.clock_hz * c.mxus * 2 * c.mxu_dim**2 == pytest.approx(c.flops_per_s("bf16"), rel=0.01)
+
+
+@pytest.mark.parametrize("c", TPUS, ids=str)
+def test_a_pod_has_the_chips_of_its_shape(c):
+    pod = hardware.Slice(c, c.pod_shape)
+    assert pod.chips == c.pod_chips
+    assert all(pod.wraps)
+
+
+@pytest.mark.parametrize("c", TPUS, ids=str)
+def test_what_the_compiler_gives_is_a_little_less_than_what_there_is(c):
+    assert 0.94 * c.hbm_bytes < c.usable_hbm_bytes < c.hbm_bytes
+
+
+@pytest.mark.parametrize("c", TPUS, ids=str)
+def test_achievable_ici_is_nine_tenths_of_the_stated_rate(c):
+    if "ici_link_peak_bytes_per_s" in c.figures:
+        assert c.ici_link_bytes_per_s == pytest.approx(0.9 * c.ici_link_peak_bytes_per_s)
+
+
+@pytest.mark.parametrize("c", CHIPS.values(), ids=str)
+def test_faster_links_are_nearer(c):
+    rates = [c.figures[q] for q in ("hbm_bytes_per_s", "fabric_bytes_per_s", "dcn_bytes_per_s") if q in c.figures]
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize("c", CHIPS.values(), ids=str)
+def test_nobody_measured_more_than_the_peak(c):
+    if "measured_bf16_flops_per_s" in c.figures:
+        assert c.measured_bf16_flops_per_s < c.flops_per_s("bf16")
+    if "measured_hbm_bytes_per_s" in c.figures:
+        assert c.measured_hbm_bytes_per_s < c.hbm_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("Trillium", "v6e"), ("Ironwood", "tpu7x"), ("v7x", "tpu7x"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"),
+     ("TPU v6 lite", "v6e"), ("NVIDIA H100 80GB HBM3", "h100"), ("V5E", "v5e")],
+)  # fmt: skip
+def test_aliases_resolve(alias, name):
+    assert chip(alias).name == name
+
+
+def test_every_alias_resolves():
+    assert {chip(alias).name for alias in hardware._ALIASES} <= set(CHIPS)
+
+
+def test_unknown_chip_offers_near_names():
+    with pytest.raises(ValueError, match=r"chip='v5x' is unknown; did you mean '"):
+        chip("v5x")
+
+
+def test_unsourced_figure_is_an_error_and_not_zero():
+    with pytest.raises(ValueError, match=r"no sourced figure for vmem_bytes_per_s of v100; known for: .*v5e"):
+        _ = chip("v100").vmem_bytes_per_s
+    with pytest.raises(ValueError, match=r"dtype='int8' has no sourced peak on tpu7x; it has: bf16, fp8"):
+        chip("tpu7x").flops_per_s("int8")
+
+
+def test_a_reader_can_make_a_chip_of_measurements():
+    mine = Chip("my laptop", {"float32": 1.1e11}, {"hbm_bytes_per_s": 2e10})
+    assert mine.flops_per_s("f32") / mine.hbm_bytes_per_s == 5.5
+    assert mine.but(hbm_bytes_per_s=4e10).hbm_bytes_per_s == 4e10
+    assert mine.hbm_bytes_per_s == 2e10
+
+
+@pytest.mark.parametrize(
+    ("peaks", "figures", "words"),
+    [
+        ({"f32": 0}, {}, "f32=0 must be positive"),
+        ({"f32": float("nan")}, {}, "not finite"),
+        ({"f31": 1.0}, {}, "dtype='f31' is unknown; did you mean 'f32'"),
+        ({}, {"hbm_bytes_per_s": -1}, "hbm_bytes_per_s=-1 must be positive"),
+        ({}, {"hbm_gb_per_s": 1}, "unknown quantity 'hbm_gb_per_s'; did you mean 'hbm_bytes_per_s'"),
+    ],
+)
+def test_bad_chips_are_refused(peaks, figures, words):
+    with pytest.raises(ValueError, match=words):
+        Chip("mine", peaks, figures)
+
+
+def test_chips_are_values():
+    assert chip("v5e") == dataclasses.replace(chip("v5e"))
+    assert chip("v5e") != chip("v5e").but(usd_per_hour=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "wraps"),
+    [
+        ("v5e:16x16", (True, True)), ("v5e:8x16", (False, True)), ("v5e:4x8", (False, False)), ("v6e:16x16", (True, True)),
+        ("v5p:4x4x4", (True,) * 3), ("v5p:4x4x8", (True,) * 3), ("v5p:2x2x4", (False,) * 3), ("v4:2x2x1", (False,) * 3),
+        ("tpu7x:16x24x24", (True,) * 3), ("h100:8x4", (False, False)), ("v5e:1x1", (False, False)),
+    ],
+)  # fmt: skip
+def test_which_axes_wrap(name, wraps):
+    assert slice_of(name).wraps == wraps
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "chips", "devices", "hosts"),
+    [
+        ("v5e:16x16", 1, 256, 256, 32), ("v5e:2x2", 1, 4, 4, 1), ("v5p:8x8x8", 4, 2048, 2048, 512),
+        ("tpu7x:4x4x4", 1, 64, 128, 16),
+        ("v4:4x4x4", 2, 128, 128, 32), ("h100:8x4", 1, 32, 32, 4), ("gb200:72x2", 1, 144, 144, 36),
+    ],
+)  # fmt: skip
+def test_chips_devices_and_hosts(name, count, chips, devices, hosts):
+    s = slice_of(name, count=count)
+    assert (s.chips, s.devices, s.hosts) == (chips, devices, hosts)
+
+
+def test_dcn_of_a_slice_is_the_share_of_all_its_chips():
+    assert slice_of("v5e:16x16").dcn_bytes_per_s == pytest.approx(6.4e12 / 8)  # docs: 6.4 Tb/s a pod
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("v5e:3x5", r"both axes must be even, or 1x1; nearest: v5e:4x4"),
+        ("v5e:32x32", r"a pod is at most 16x16; nearest: v5e:16x16"),
+        ("v5e:4x4x4", r"its torus has 2 axes"),
+        ("v5p:3x3x3", r"inside a 4x4x4 cube.*nearest"),
+        ("v5p:4x4x6", r"every axis is a multiple of 4"),
+        ("v5p:2x1x2", r"a host is 2x2x1"),
+        ("v5p:16x20x32", r"a pod is at most 16x20x28"),
+        ("v7:2x2", r"its torus has 3 axes"),
+        ("v5q:4x4", r"chip='v5q' is unknown; did you mean"),
+        ("h100:16x2", r"joins at most 8 GPUs"),
+        ("h100:8", r"a node and nodes"),
+        ("v5e", r"write it like 'v5e:16x16'"),
+        ("v5e:0x4", r"shape=0 is not a size"),
+        ("v5p-128", r"counts cores, two a chip, so 128 is 64 chips: write 'v5p:4x4x4'"),
+        ("v4-32", r"write 'v4:2x2x4'"),
+        ("v5p-8", r"write 'v5p:2x2x1'"),
+        ("v5litepod-16", r"counts chips, so 16 is 16 chips: write 'v5e:4x4'"),
+        ("v5p-6", r"no v5p slice has that many"),
+        ("tpu7x-128", r"write the slice by its shape"),
+    ],
+)
+def test_impossible_slices_say_what_would_do(name, words):
+    with pytest.raises(ValueError, match=words):
+        slice_of(name)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, float("nan")])
+def test_count_of_slices_is_checked(count):
+    with pytest.raises(ValueError, match="count="):
+        slice_of("v5e:4x4", count=count)
+
+
+@given(st.sampled_from(TPUS), st.data())
+def test_every_slice_that_can_be_built_reads_back_from_its_name(c, data):
+    shape = data.draw(st.sampled_from(sorted(hardware._tpu_shapes(c))))
+    s = slice_of(hardware.Slice(c, shape).name)
+    assert s.shape == shape
+    assert s.chips <= c.pod_chips
+    assert s.hosts * c.chips_per_host >= s.chips
+
+
+def test_chips_is_read_lazily_and_cannot_be_changed():
+    with pytest.raises(TypeError):
+        CHIPS["mine"] = chip("v5e")  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        _ = hardware.nothing

@@ -1,0 +1,60 @@
+"""Each test that needs a device count runs in a process of its own: JAX fixes the count at its first use."""
+
+import subprocess
+import sys
+
+import pytest
+
+from scaling_lib.xla import simulate
+
+SETUP = "import warnings; warnings.simplefilter('error')\nimport jax\nfrom scaling_lib.xla import simulate\n"
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", SETUP + code], capture_output=True, text=True, timeout=120)
+    return done.stdout if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+
+
+def test_a_mesh_has_its_axes_and_a_sharded_sum_is_right():
+    out = run(
+        "import jax.numpy as jnp\nfrom jax.sharding import NamedSharding, PartitionSpec as P\n"
+        "mesh = simulate.mesh(X=3, Y=2)\n"
+        "x = jax.device_put(jnp.arange(30.0).reshape(6, 5), NamedSharding(mesh, P('X')))\n"
+        "print(dict(mesh.shape), len(x.sharding.device_set), float(jax.jit(jnp.sum)(x)), [t.name for t in mesh.axis_types])"
+    )
+    assert out.strip() == "{'X': 3, 'Y': 2} 6 435.0 ['Auto', 'Auto']"
+
+
+def test_a_smaller_mesh_after_a_larger_one_is_fine():
+    assert run("simulate.mesh(X=8); print(simulate.mesh(Y=3).size)").strip() == "3"
+
+
+def test_jax_started_with_too_few_devices_is_one_clear_message():
+    assert run("jax.devices(); simulate.mesh(X=8)") == (
+        "RuntimeError: 8 pretend devices are needed, but JAX has already started with 1: "
+        "restart the kernel and make the largest mesh before any other use of JAX"
+    )
+
+
+@pytest.mark.parametrize(("axes", "words"), [({}, "axes is empty"), ({"X": 0}, "X=0"), ({"X": 2.5}, "X=2.5")])
+def test_bad_axes_are_refused(axes, words):
+    with pytest.raises(ValueError, match=words):
+        simulate.mesh(**axes)
+
+
+def test_versions_print_as_one_line():
+    line = str(simulate.versions())
+    assert "JAX" in line
+    assert "cpu" in line
+
+
+def test_an_old_jax_is_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setattr("jax.__version__", "0.4.35")
+    with pytest.raises(RuntimeError, match=r"JAX 0\.4\.35 is too old; this course runs on 0\.10 to 0\.12: pip install"):
+        simulate.versions()
+
+
+def test_a_newer_jax_warns(monkeypatch):
+    monkeypatch.setattr("jax.__version__", "0.13.0")
+    with pytest.warns(UserWarning, match=r"newer than the tested range"):
+        simulate.versions()

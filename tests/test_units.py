@@ -1,0 +1,73 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaling_lib import units
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("bf16", 2),
+        ("bfloat16", 2),
+        ("float32", 4),
+        ("int8", 1),
+        ("s8", 1),
+        ("int4", 0.5),
+        ("float8_e4m3fn", 1),
+        ("fp4", 0.5),
+    ],
+)
+def test_itemsize_knows_the_names_people_and_jax_use(dtype, expected):
+    assert units.itemsize(dtype) == expected
+
+
+def test_itemsize_takes_numpy_and_jax_dtypes():
+    import jax.numpy as jnp
+    import numpy as np
+
+    assert [units.itemsize(d) for d in (np.float32, np.dtype("int8"), jnp.bfloat16, jnp.dtype("float16"))] == [
+        4,
+        1,
+        2,
+        2,
+    ]
+
+
+def test_unknown_dtype_offers_near_names():
+    with pytest.raises(ValueError, match=r"dtype='blfoat16'.*did you mean 'bfloat16'"):
+        units.itemsize("blfoat16")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1.97e14, "FLOP/s", "197 TFLOP/s"), (8.19e11, "B/s", "819 GB/s"), (3.2e-5, "s", "32 µs"), (0.0123, "s", "12.3 ms"),
+        (16 * 2**30, "GiB", "16 GiB"), (0, "B", "0 B"), (999.9e9, "FLOPs", "1 TFLOPs"), (240.2, "FLOPs/byte", "240 FLOPs/byte"),
+        (2.5e-10, "s", "0.25 ns"), (-1.5e9, "B", "-1.5 GB"), (1234567, "tokens", "1,230,000 tokens"), (7200, "s", "7,200 s"),
+    ],
+)  # fmt: skip
+def test_human_writes_numbers_as_people_do(value, unit, text):
+    assert units.human(value, unit) == text
+
+
+@given(st.floats(1e-9, 1e18), st.integers(1, 6))
+def test_human_keeps_the_value_to_its_digits(value, digits):
+    number, prefix = units.human(value, "B", digits).split(" ")
+    scale = dict((p + "B", s) for s, p in units._DECIMAL)[prefix]
+    assert math.isclose(float(number.replace(",", "")) * scale, value, rel_tol=0.5 * 10.0 ** (1 - digits) * 1.0001)
+
+
+@pytest.mark.parametrize("bad", [0, -3, 2.5, math.nan, math.inf, "8", True, None, 10**16, 10**400])
+def test_size_refuses_what_is_no_array_dimension(bad):
+    with pytest.raises(ValueError, match=r"^rows"):
+        units.size("rows", bad)
+
+
+def test_size_takes_whole_floats_and_numpy_integers():
+    import numpy as np
+
+    assert units.size("m", 8.0) == 8
+    assert type(units.size("m", np.int32(8))) is int
