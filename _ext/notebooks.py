@@ -5,7 +5,7 @@
     python _ext/notebooks.py check [PAGE.md ...]    compare sources without running anything
 
 Without pages: all in chapters/ and labs/ that have code cells. A notebook in which nothing comparable changed keeps its
-bytes, so figures and timings alone never make a diff; to renew those, delete the notebook and write it.
+bytes, so timings alone never make a diff. Changed figures are taken, but are no reason to refuse.
 """
 
 import argparse
@@ -17,15 +17,16 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import nbformat
 from myst_nb.core.config import NbParserConfig
 from myst_nb.core.execute.inline import ModifiedNotebookClient
-from myst_nb.core.read import read_myst_markdown_notebook
+from myst_nb.core.read import MystMetadataParsingError, read_myst_markdown_notebook
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbformat.v4 import new_notebook
 from plain import MYST, Book, PageError, PlainMarkdown, read_book
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,52 +40,56 @@ Cells = Sequence[tuple[int, NotebookNode]]  # cells with their number in the not
 def pages(root: Path = ROOT) -> list[Path]:
     """The pages that have a notebook: those in chapters/ and labs/ with code cells."""
     candidates = [page for folder in ("chapters", "labs") for page in sorted((root / folder).glob("*.md"))]
-    return [page for page in candidates if any(cell.cell_type == "code" for cell in _read_page(page).cells)]
+    return [page for page in candidates if any(cell.cell_type == "code" for cell in read_page(page).cells)]
+
+
+def orphans(root: Path = ROOT) -> list[Path]:
+    """Notebooks whose page is gone."""
+    expected = [page.with_suffix(".ipynb") for page in pages(root)]
+    committed = [path for folder in ("chapters", "labs") for path in sorted((root / folder).glob("*.ipynb"))]
+    return [path for path in committed if path not in expected]
 
 
 def generate(
-    md: Path, book: Book, evaluate: Callable[[str], str], execute: Callable[[NotebookNode], None]
+    md: Path,
+    book: Book,
+    evaluate: Callable[[str], str],
+    execute: Callable[[NotebookNode], None],
 ) -> NotebookNode:
     """The notebook of a page, its cells made in order: `execute` fills a code cell, `evaluate` gives a value in prose.
 
     The metadata of a text cell records its values as `eval`. A cell's id is a hash of its source in the page, so that
     it stays when a value or another cell changes.
     """
-    source = _read_page(md)
+    notebook = read_page(md)
     page = PlainMarkdown(book, md, evaluate)
     lines = md.read_text(encoding="utf-8").split("\n")
-    notebook = new_notebook(
-        metadata={
-            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-            "language_info": {"name": "python"},
-            "substitutions": dict(book.substitutions),
-        }
-    )
     seen: Counter[str] = Counter()
-    for cell, start in zip(source.cells, source.metadata.source_map, strict=True):
+    for cell, start in zip(notebook.cells, notebook.metadata.source_map, strict=True):
         digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
-        cell_id = f"{digest}-{seen[digest]}"
+        cell.id = f"{digest}-{seen[digest]}"
         seen[digest] += 1
-        metadata = dict(cell.metadata)
         if cell.cell_type == "markdown":
-            blank = next(n for n, line in enumerate(lines[start:]) if line.strip())
-            before = len(page.values)
-            text = page.cell(cell.source, start + blank + 1)
-            if page.values[before:]:
-                metadata["eval"] = [list(value) for value in page.values[before:]]
-            if text:
-                notebook.cells.append(new_markdown_cell(text, id=cell_id, metadata=metadata))
+            first = next(n for n, line in enumerate(lines[start:], start) if line.strip())
+            page.values.clear()
+            cell.source = page.cell(cell.source, first + 1)
+            if page.values:
+                cell.metadata["eval"] = list(page.values)
         elif cell.cell_type == "code":
             if page.solution:
-                metadata = _folded(metadata)
-            notebook.cells.append(new_code_cell(cell.source, id=cell_id, metadata=metadata))
+                _fold(cell)
             try:
-                execute(notebook.cells[-1])
+                execute(cell)
             except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
                 raise PageError(f"{md}:{start}: {error}") from error
-        else:
-            notebook.cells.append(new_raw_cell(cell.source, id=cell_id, metadata=metadata))
     page.finish()
+    notebook.cells = [cell for cell in notebook.cells if cell.source]
+    notebook.nbformat_minor = 5  # the first with cell ids
+    notebook.metadata = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+        "language_info": {"name": "python", "pygments_lexer": "ipython3"},  # the book's highlighting knows `!` and `%`
+        "course": dict(book.substitutions),
+    }
     return notebook
 
 
@@ -95,12 +100,14 @@ def run(md: Path, timeout_s: int = CELL_TIMEOUT_S) -> NotebookNode:
     stderr is left out: progress bars and the platform's warnings differ from run to run and teach nothing.
     """
     client = ModifiedNotebookClient(
-        new_notebook(),
+        new_notebook(),  # type: ignore[no-untyped-call]
         timeout=timeout_s,
         kernel_name="python3",
         resources={"metadata": {"path": str(md.parent)}},
+        record_timing=False,
         coalesce_streams=True,
         shutdown_kernel="immediate",
+        extra_arguments=["--log-level=ERROR"],
     )
 
     def execute(cell: NotebookNode) -> None:
@@ -114,7 +121,7 @@ def run(md: Path, timeout_s: int = CELL_TIMEOUT_S) -> NotebookNode:
         outputs = client.eval_expression(name)
         if outputs and outputs[0].output_type == "error":
             raise ValueError(f"{outputs[0].ename}: {outputs[0].evalue}")
-        if len(outputs) != 1 or set(outputs[0].data) != {"text/plain"}:
+        if len(outputs) != 1 or set(outputs[0].get("data", {})) != {"text/plain"}:
             raise ValueError("not a value that prints as plain text")
         text: str = outputs[0].data["text/plain"]
         return text[1:-1] if re.match(r"""^(["']).*\1$""", text) else text  # strings without quotes, as in the book
@@ -122,7 +129,8 @@ def run(md: Path, timeout_s: int = CELL_TIMEOUT_S) -> NotebookNode:
     with client.setup_kernel():
         notebook = generate(md, read_book(md.parent.parent), evaluate, execute)
         client.set_widgets_metadata()
-    return _with_numbered_widgets(notebook, client.nb.metadata.get("widgets"))
+    notebook.metadata.update(client.nb.metadata)
+    return notebook
 
 
 def drift(md: Path) -> list[str]:
@@ -139,7 +147,7 @@ def drift(md: Path) -> list[str]:
         return recorded[name].pop(0) if recorded[name] else "(no value recorded)"
 
     book = read_book(md.parent.parent)
-    book = replace(book, substitutions={**book.substitutions, **committed.metadata.get("substitutions", {})})
+    book = replace(book, substitutions={**book.substitutions, **committed.metadata.get("course", {})})
     generated = generate(md, book, evaluate, lambda cell: None)
     found = _source_differences(_numbered(committed), _numbered(generated))
     for number, cell in _numbered(committed, "code"):
@@ -160,18 +168,18 @@ def differences(committed: NotebookNode, fresh: NotebookNode) -> list[str]:
 def compare_built(md: Path, built_ipynb: Path, evals_json: Path) -> list[str]:
     """What differs between a page's committed notebook and the book: its executed notebook and recorded values."""
     committed, built = _read_notebook(md.with_suffix(".ipynb")), _read_notebook(built_ipynb)
-    by_name = [
-        [f"{name} = {value}" for name, value in sorted(values, key=lambda pair: pair[0])]
-        for values in (_values(committed), json.loads(evals_json.read_text(encoding="utf-8")))
-    ]
     ours, theirs = _numbered(committed, "code"), _numbered(built, "code")
-    for cells in (ours, theirs):  # MyST-NB gives its cells random ids, and only our notebook folds solutions
-        for position, (_, cell) in enumerate(cells):
-            cell.id = f"{position}"
-    return (
-        _differ("code", [cell.source for _, cell in ours], [cell.source for _, cell in theirs])
-        or _output_differences(ours, theirs)
-    ) + _differ("values", *by_name)
+    for _, cell in (*ours, *theirs):
+        cell.id = cell.source  # the book's ids are random: align by source
+    recorded = json.loads(evals_json.read_text(encoding="utf-8"))
+    our_code, their_code = ([line for _, cell in cells for line in cell.source.splitlines()] for cells in (ours, theirs))
+    # Sphinx reads some text, such as footnotes, out of order: compare the values name by name.
+    our_values, their_values = (sorted(values, key=itemgetter(0)) for values in (_values(committed), recorded))
+    return [
+        *_differ("code", our_code, their_code),
+        *_output_differences(ours, theirs),
+        *_differ("values", _value_lines(our_values), _value_lines(their_values)),
+    ]
 
 
 def write(md: Path) -> bool:
@@ -188,14 +196,15 @@ def _update(md: Path, *, take_changes: bool) -> bool:
     path = md.with_suffix(".ipynb")
     fresh = run(md)
     if path.exists():
-        changed = _output_differences(_numbered(_read_notebook(path)), _numbered(fresh))
+        committed = _read_notebook(path)
+        changed = _output_differences(_numbered(committed), _numbered(fresh))
         _report(md, changed)
         if changed and not take_changes:
             print(f"{path} left as it is: `make accept` takes these outputs")
             return False
-        if not changed and not drift(md):
+        if not changed and not drift(md) and _figures(committed) == _figures(fresh):
             return True
-    nbformat.write(fresh, path)
+    path.write_text(_text(fresh), encoding="utf-8")
     print(f"{path} written")
     return True
 
@@ -211,31 +220,36 @@ def _report(md: Path, found: list[str]) -> None:
         print(f"{md}: {difference}")
 
 
-def _read_page(md: Path) -> NotebookNode:
-    return read_myst_markdown_notebook(md.read_text(encoding="utf-8"), MYST, add_source_map=True, path=md)
+def read_page(md: Path) -> NotebookNode:
+    """The cells of a page as written, not executed; MyST-NB reads them as for the book."""
+    text = md.read_text(encoding="utf-8")
+    try:
+        notebook: NotebookNode = read_myst_markdown_notebook(text, MYST, add_source_map=True, path=md)
+    except MystMetadataParsingError as error:
+        raise PageError(f"{md}: {error}") from error
+    return notebook
 
 
 def _read_notebook(path: Path) -> NotebookNode:
-    return nbformat.read(path, as_version=4)
+    notebook: NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    return notebook
 
 
-def _folded(metadata: dict[str, object]) -> dict[str, object]:
-    """Metadata that folds a solution's cell in Jupyter and Colab, and hides it behind a button in the book."""
-    tags = metadata.get("tags", [])
-    assert isinstance(tags, list)
-    tags = tags if "hide-cell" in tags else [*tags, "hide-cell"]
-    return {**metadata, "tags": tags, "jupyter": {"source_hidden": True}, "cellView": "form"}
-
-
-def _with_numbered_widgets(notebook: NotebookNode, widgets: NotebookNode | None) -> NotebookNode:
-    """Adds the state of widgets, their random ids replaced by numbers so that equal runs give equal files."""
-    if widgets is None:
-        return notebook
-    notebook.metadata.widgets = widgets
-    text = nbformat.writes(notebook)
-    for number, model_id in enumerate(widgets[_WIDGET_STATE]["state"]):
+def _text(notebook: NotebookNode) -> str:
+    """The file of a notebook; the random ids of widgets become numbers, so that equal runs give equal files."""
+    text: str = nbformat.writes(notebook)  # type: ignore[no-untyped-call]
+    for number, model_id in enumerate(notebook.metadata.get("widgets", {}).get(_WIDGET_STATE, {}).get("state", {})):
         text = text.replace(model_id, f"{number:032x}")
-    return nbformat.reads(text, as_version=4)
+    return json.dumps(json.loads(text), ensure_ascii=False, indent=1, sort_keys=True) + "\n"  # as nbformat does it
+
+
+def _fold(cell: NotebookNode) -> None:
+    """Folds the cell of a solution in Jupyter and Colab, and hides it behind a button in the book."""
+    cell.metadata.setdefault("tags", [])
+    if "hide-cell" not in cell.metadata.tags:
+        cell.metadata.tags.append("hide-cell")
+    cell.metadata["jupyter"] = {"source_hidden": True}
+    cell.metadata["cellView"] = "form"
 
 
 def _numbered(notebook: NotebookNode, cell_type: str = "") -> Cells:
@@ -248,8 +262,8 @@ def _values(notebook: NotebookNode) -> list[tuple[str, str]]:
 
 def _aligned(old: Cells, new: Cells) -> Iterator[tuple[Cells, Cells]]:
     """Cells that belong together: one and one where the source is the same, else those that replace each other."""
-    ids = [[cell.id for _, cell in cells] for cells in (old, new)]
-    for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, *ids, autojunk=False).get_opcodes():
+    old_ids, new_ids = ([cell.id for _, cell in cells] for cells in (old, new))
+    for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old_ids, new_ids, autojunk=False).get_opcodes():
         if kind == "equal":
             yield from (([before], [after]) for before, after in zip(old[i1:i2], new[j1:j2], strict=True))
         else:
@@ -260,35 +274,78 @@ def _source_differences(old: Cells, new: Cells) -> list[str]:
     found = []
     for before, after in _aligned(old, new):
         number = (after or before)[0][0]
-        found += _differ(f"cell {number}", *("\n".join(_source(cell) for _, cell in run) for run in (before, after)))
+        old_lines, new_lines = ([line for _, cell in cells for line in _source(cell)] for cells in (before, after))
+        found += _differ(f"cell {number}", old_lines, new_lines)
     return found
 
 
 def _output_differences(old: Cells, new: Cells) -> list[str]:
-    """Differences in what cells of the same source print, and in the values of text cells."""
+    """Differences in what cells of the same source print, and in the values in text cells."""
     found = []
     for before, after in _aligned(old, new):
         if [cell.id for _, cell in before] != [cell.id for _, cell in after]:
             continue
         (_, was), (number, now) = before[0], after[0]
-        values = [[f"{name} = {value}" for name, value in cell.metadata.get("eval", [])] for cell in (was, now)]
-        found += _differ(f"values of cell {number}", *values)
-        if now.cell_type == "code" and IGNORED not in was.metadata.get("tags", []):
+        old_values, new_values = (_value_lines(cell.metadata.get("eval", [])) for cell in (was, now))
+        found += _differ(f"values in cell {number}", old_values, new_values)
+        if now.cell_type == "code" and IGNORED not in now.metadata.get("tags", []):
             found += _differ(f"output of cell {number}", _printed(was), _printed(now))
     return found
 
 
-def _source(cell: NotebookNode) -> str:
+def _source(cell: NotebookNode) -> list[str]:
     metadata = {key: value for key, value in cell.metadata.items() if key != "eval"}
-    return f"{cell.source}\n{json.dumps(metadata, sort_keys=True)}\n" if metadata else f"{cell.source}\n"
+    return [*cell.source.splitlines(), *([json.dumps(metadata, sort_keys=True)] if metadata else [])]
 
 
-def _printed(cell: NotebookNode) -> str:
-    """What a cell shows as text: stdout in one piece as a terminal shows it, then each rich output; no images."""
+def _printed(cell: NotebookNode) -> list[str]:
+    """The text that a cell shows: stdout in one piece, as a terminal shows it, then each rich output; no images."""
     stdout = "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
     texts = [re.sub(r".*\r(?=[^\n])", "", stdout)]
     for output in cell.outputs:
         if output.output_type == "error":
             texts.append(f"{output.ename}: {output.evalue}")
         texts += [text for mime, text in sorted(output.get("data", {}).items()) if mime.startswith("text/")]
-    return "\n".join(texts)
+    return "\n".join(texts).splitlines()
+
+
+def _figures(notebook: NotebookNode) -> list[str]:
+    """The images of cells whose output is compared; a figure of timings differs in every run."""
+    cells = [cell for _, cell in _numbered(notebook, "code") if IGNORED not in cell.metadata.get("tags", [])]
+    return [
+        output.data["image/png"].strip() for cell in cells for output in cell.outputs if "image/png" in output.get("data", {})
+    ]
+
+
+def _value_lines(values: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{name} = {value}" for name, value in values]
+
+
+def _differ(title: str, old: Sequence[str], new: Sequence[str]) -> list[str]:
+    """At most one difference, as a short unified diff below its title."""
+    diff = list(difflib.unified_diff(old, new, "committed", "now", lineterm="", n=1))
+    return ["\n".join([title, *diff])] if diff else []
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 if a page has errors or differences."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=["write", "accept", "check"])
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE.md")
+    options = parser.parse_args(arguments)
+    action = {"write": write, "accept": accept, "check": _check}[options.command]
+    lost = orphans() if options.command == "check" and not options.pages else []
+    for path in lost:
+        print(f"{path}: its page is gone, or has no code cells")
+    good = not lost
+    for md in [page.resolve() for page in options.pages] or pages():
+        try:
+            good &= action(md)
+        except PageError as error:
+            print(error)
+            good = False
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -76,11 +76,9 @@ def read_book(root: Path) -> Book:
             labels[label.lower()] = (page, _without_roles(heading))
         for directive, title, options, first_line in _LABELED_DIRECTIVE.findall(text):
             for label in re.findall(r"^:(?:label|name):[ \t]*(\S+)", options, re.M):
-                if directive.startswith("exercise"):
-                    name = f"Exercise: {title}" if title else "Exercise"
-                else:
-                    name = first_line if directive == "figure" else title
-                labels[label.lower()] = (page, _without_roles(name))
+                kind = directive.removesuffix("-start").capitalize()
+                named = (first_line if kind == "Figure" else title).rstrip(".")
+                labels[label.lower()] = (page, f"{kind}: {_without_roles(named)}" if named else kind)
     references = root / "references.bib"
     return Book(
         root=root,
@@ -124,8 +122,9 @@ class PlainMarkdown:
         return PageError(f"{self.page}:{line}: {message}")
 
     def _nested(self, text: str, line: int) -> str:
+        outside = self.solution
         chunks = list(self._blocks(text, line))
-        if any(solution != self.solution for solution, _ in chunks):
+        if any(solution != outside for solution, _ in chunks):
             raise self._error(line, "a solution's gates must stand outside other directives")
         return "\n".join(chunk for _, chunk in chunks).strip("\n")
 
@@ -191,6 +190,8 @@ class PlainMarkdown:
                 return f"**{title}**\n\n{self._nested(body, below)}"
             case "bibliography":
                 return self._bibliography()
+            case "nb-exec-table":
+                return "*Here the book shows how long each page took to run.*"
         raise self._error(line, f"unknown directive {{{name}}}: teach it to _ext/plain.py")
 
     def _gate(self, name: str, argument: str, title: str, line: int) -> str:
@@ -201,7 +202,7 @@ class PlainMarkdown:
             raise self._error(line, f"{{{name}}} does not fit here: {inside or 'nothing'} is open")
         self.exercise = name == "exercise-start"
         self.solution = argument if name == "solution-start" else ""
-        return self._exercise_heading(title) if self.exercise else ""
+        return self._exercise_heading(title) + "\n" if self.exercise else ""
 
     def _exercise_heading(self, title: str) -> str:
         return "#" * min(self.heading_level + 1, 6) + (f" Exercise: {title}" if title else " Exercise")
@@ -284,7 +285,7 @@ class PlainMarkdown:
     def _bibliography(self) -> str:
         """The works that the page has cited so far."""
         works = PlainStyle().format_bibliography(self.book.references, list(dict.fromkeys(self.cited)))
-        return "\n".join(f"- {work.text.render(MarkdownBackend())}" for work in works)
+        return "\n".join(f"- {' '.join(work.text.render(MarkdownBackend()).split())}" for work in works)
 
 
 def _options(content: str) -> tuple[dict[str, str], str, int]:
@@ -324,7 +325,7 @@ def _math(body: str) -> str:
 
 def _escaped(value: str) -> str:
     """The value with what Markdown would read as markup escaped."""
-    return re.sub(r"[\\`*$<|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", value)
+    return re.sub(r"[\\`*$<|~]|(?<!\w)_|_(?!\w)", r"\\\g<0>", value)
 
 
 def _without_roles(text: str) -> str:
@@ -336,7 +337,7 @@ def _authors(entry: Entry) -> str:
     names = [" ".join(str(part) for part in person.rich_prelast_names + person.rich_last_names) for person in people]
     if not names:
         return str(entry.rich_fields["title"])
-    return f"{names[0]} et al." if len(names) > 2 else " and ".join(names)
+    return f"{names[0]} et al." if len(names) > 2 or names[1:] == ["others"] else " and ".join(names)
 
 
 def _url(entry: Entry) -> str:

@@ -17,6 +17,8 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from scaling_lib import catalog, units
 
+__all__ = ["CHIPS", "Chip", "Slice", "chip", "quantities", "slice_of"]
+
 N = TypeVar("N", int, float)
 
 
@@ -73,7 +75,7 @@ class Chip:
     devices = _Figure(int, "JAX devices a chip.")
     clock_hz = _Figure(float, "Clock of the matrix unit.")
     mxus = _Figure(int, "Matrix units a chip, all cores together.")
-    mxu_dim = _Figure(int, "Side of one matrix unit: 128 means 128 × 128 multiply-adds a cycle.")
+    mxu_dim = _Figure(int, "Side of one matrix unit; 128 means 128 × 128 multiply-adds a cycle.")
     vpu_flops_per_s = _Figure(float, "Vector unit, float32, all cores together.")
     hbm_bytes = _Figure(float, "Physical HBM.")
     usable_hbm_bytes = _Figure(float, "HBM that the compiler lets a program have.")
@@ -85,8 +87,8 @@ class Chip:
     ici_axes = _Figure(int, "Axes of the torus; each has two links a chip.")
     chips_per_host = _Figure(int, "Chips that share a host machine.")
     pod_chips = _Figure(int, "Chips in the largest slice.")
-    fabric_bytes_per_s = _Figure(float, "GPUs: NVLink or xGMI, one way, all links of one GPU together.")
-    fabric_chips = _Figure(int, "GPUs: how many share that fabric.")
+    fabric_bytes_per_s = _Figure(float, "NVLink or xGMI of a GPU, one way, all its links together.")
+    fabric_chips = _Figure(int, "How many GPUs share that fabric.")
     dcn_bytes_per_s = _Figure(float, "Data-center network, one way, a chip's share.")
     pcie_bytes_per_s = _Figure(float, "PCIe to the host, one way.")
     usd_per_hour = _Figure(float, "On-demand price.")
@@ -217,7 +219,7 @@ class Slice:
 
     @property
     def name(self) -> str:
-        """The name the TPU compiler takes for one of the slices, such as "v5e:16x16"."""
+        """The name the TPU compiler takes for one of the slices, chip and shape joined by a colon."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property
@@ -227,7 +229,7 @@ class Slice:
 
     @property
     def devices(self) -> int:
-        """JAX devices in all slices together: two a chip on TPU7x, one elsewhere."""
+        """JAX devices in all slices together, two a chip on TPU7x and one elsewhere."""
         return self.chips * (self.chip.devices if self.chip.kind == "tpu" else 1)
 
     @property

@@ -21,7 +21,7 @@ FLOPS_PER_MAC = 2
 """A multiply-add counts as two FLOPs, here and everywhere."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Cost:
     """What an operation needs of one chip. Costs add, and scale by a number: a layer is a sum, a model is `32 * layer`.
 
@@ -75,6 +75,10 @@ class Cost:
             raise ValueError(f"level={level!r}: this cost moves no bytes there, so it has no intensity")
         return self.total_flops / moved
 
+    def __repr__(self) -> str:
+        used = {f.name: value for f in fields(self) if (value := getattr(self, f.name))}
+        return f"Cost({', '.join(f'{name}={value!r}' for name, value in used.items())})"
+
     def __add__(self, other: Cost) -> Cost:
         if not isinstance(other, Cost):
             return NotImplemented
@@ -92,7 +96,7 @@ class Cost:
         return self if other == 0 else NotImplemented  # so that sum(costs) works
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bound:
     """How long a `Cost` takes on a chip, by resource.
 
@@ -106,12 +110,12 @@ class Bound:
 
     @property
     def lower_s(self) -> float:
-        """Seconds if everything overlaps: the longest part. Real programs take at least this."""
+        """Seconds if everything overlaps, the longest part. Real programs take at least this."""
         return max(self.parts_s.values())
 
     @property
     def upper_s(self) -> float:
-        """Seconds if nothing overlaps: the sum of the parts. With two parts, at most twice `lower_s`."""
+        """Seconds if nothing overlaps, the sum of the parts. With two parts, at most twice `lower_s`."""
         return sum(self.parts_s.values())
 
     @property
@@ -121,17 +125,19 @@ class Bound:
 
     @property
     def math_s(self) -> float:
-        """Seconds of arithmetic: matrix unit and vector unit one after the other."""
+        """Seconds of arithmetic, matrix unit and vector unit one after the other."""
         return self.parts_s.get("mxu", 0.0) + self.parts_s.get("vpu", 0.0)
 
     @property
     def flops_per_s(self) -> float:
-        """The most FLOP/s this operation can attain: its FLOPs over `lower_s`."""
+        """The most FLOP/s this operation can attain, its FLOPs over `lower_s`."""
         return self.flops / self.lower_s
 
     def __str__(self) -> str:
         parts = ", ".join(f"{part} {units.human(s, 's')}" for part, s in self.parts_s.items())
         return f"{units.human(self.lower_s, 's')} to {units.human(self.upper_s, 's')}, {self.binds} binds ({parts})"
+
+    __repr__ = __str__
 
 
 def bound(cost: Cost, chip: Chip, *, ici: Literal["achievable", "peak"] = "achievable") -> Bound:

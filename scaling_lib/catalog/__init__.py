@@ -10,6 +10,7 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +32,37 @@ class Figure:
     chosen: bool
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """One speed that somebody measured and published.
+
+    `what` names the program and what `size` counts; `value` is in base units of `unit`; `convention` says what ran it.
+    """
+
+    chip: str
+    what: str
+    size: float
+    value: float
+    unit: str
+    convention: str
+    source: str
+    date: str
+    known: str
+
+
 @cache
 def chip_figures() -> tuple[Figure, ...]:
     """Every row of `chips.csv`, in file order: the chosen figure of a quantity first, then those it conflicts with."""
-    text = resources.files(__name__).joinpath("chips.csv").read_text(encoding="utf-8")
-    return tuple(
-        Figure(**{**row, "chosen": row["chosen"] == "yes"})  # type: ignore[arg-type]  # csv gives text for every column
-        for row in csv.DictReader(text.splitlines())
-    )
+    return tuple(Figure(**row | {"chosen": row["chosen"] == "yes"}) for row in _rows("chips.csv"))
+
+
+@cache
+def measurements() -> tuple[Measurement, ...]:
+    """Every row of `published_microbench.csv`: matmul and HBM speeds of TPUs by size."""
+    numbers = ("size", "value")
+    return tuple(Measurement(**row | {name: float(row[name]) for name in numbers}) for row in _rows("published_microbench.csv"))
+
+
+def _rows(file: str) -> list[dict[str, Any]]:
+    text = resources.files(__name__).joinpath(file).read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))

@@ -52,6 +52,20 @@ def chips(chips: Iterable[Chip] | None = None, quantities: Sequence[str] | None 
     return Table(rows)
 
 
+def facts(chips: Iterable[Chip]) -> Table:
+    """Every chosen figure of some chips, one quantity a row and one chip a column."""
+    many = list(chips)
+    peaks = sorted({dtype for chip in many for dtype in chip.peak_flops_per_s}, key=list(units.ITEMSIZE).index)
+    rows = [{"quantity": f"{dtype}_flops_per_s", **{chip.name: _peak(chip, dtype) for chip in many}} for dtype in peaks]
+    if any(chip.pod_shape for chip in many):
+        rows.append({"quantity": "pod_shape", **{chip.name: "x".join(map(str, chip.pod_shape)) or ABSENT for chip in many}})
+    for name in hardware.quantities():
+        if any(name in chip.figures for chip in many):
+            shown = {chip.name: figure(name, chip.figures[name]) if name in chip.figures else ABSENT for chip in many}
+            rows.append({"quantity": name, **shown})
+    return Table(rows)
+
+
 def sources(chip: Chip) -> Table:
     """Every row of the catalog about one chip: value, convention, source and date; those not chosen say so."""
     return Table(
@@ -96,7 +110,7 @@ def figure(quantity: str, value: float) -> str:
         if quantity.endswith(suffix):
             return units.human(value, unit, digits=4)
     if quantity.endswith("_bytes"):
-        return units.human(value, "GiB" if value >= units.GIB else "B", digits=4)
+        return f"{value / units.MIB:g} MiB" if value < units.GIB else units.human(value, "GiB", digits=4)
     return f"{value:.2f} USD" if quantity.endswith("usd_per_hour") else f"{value:g}"
 
 

@@ -1,0 +1,60 @@
+"""Sphinx extension of the course: records the numbers in the prose, and says when the book was run.
+
+The text of each `{eval}` that a page shows goes to `_build/evals/<page>.json`, which a test compares with the committed
+notebook. The substitution `{{ checked }}` gives the month and the versions of this run.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from myst_nb.ext.eval import EvalRoleAny
+from plain import checked
+from sphinx.application import Sphinx
+from sphinx.config import Config
+
+_EVALS = "course_evals"  # key of a page's metadata, which Sphinx purges, and merges between processes, by itself
+
+
+def eval_role(
+    name: str,
+    rawtext: str,
+    text: str,
+    lineno: int,
+    inliner: Any,
+    options: dict[str, Any] | None = None,
+    content: Sequence[str] = (),
+) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+    """MyST-NB's `eval` role, which also notes the text that it shows."""
+    role = EvalRoleAny()
+    shown, messages = role(name, rawtext, text, lineno, inliner, options, content)
+    environment = inliner.document.settings.env
+    for bundle in shown:
+        plain = [node.astext() for node in bundle.children if node.get("mime_type") == "text/plain"]
+        environment.metadata[environment.docname].setdefault(_EVALS, []).append([role.text, "".join(plain)])
+    return shown, messages
+
+
+def _define_checked(app: Sphinx, config: Config) -> None:
+    config.myst_substitutions = {"checked": checked(), **config.myst_substitutions}
+
+
+def _write_evals(app: Sphinx, exception: Exception | None) -> None:
+    if exception:
+        return
+    for docname in app.env.found_docs:
+        path = Path(app.outdir).parent / "evals" / f"{docname}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        evals = app.env.metadata[docname].get(_EVALS, [])
+        path.write_text(json.dumps(evals, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Replaces the role, defines the substitution, and writes the record at the end."""
+    app.setup_extension("myst_nb")
+    app.add_role("eval", eval_role, override=True)
+    app.connect("config-inited", _define_checked)
+    app.connect("build-finished", _write_evals)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

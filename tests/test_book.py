@@ -1,0 +1,135 @@
+"""Checks of the built book in `_build/html`; `make book` builds it. The last test breaks a copy of the book on purpose."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import notebooks
+import pytest
+import yaml
+from bs4 import BeautifulSoup
+
+ROOT = Path(__file__).parents[1]
+HTML = ROOT / "_build/html"
+
+pytestmark = pytest.mark.book
+
+
+def toc_files(node):
+    for key in ("root", "file"):
+        if key in node:
+            yield node[key]
+    for key in ("parts", "chapters", "sections"):
+        for child in node.get(key, []):
+            yield from toc_files(child)
+
+
+DOCS = list(toc_files(yaml.safe_load((ROOT / "_toc.yml").read_text())))
+EXECUTED = [d for d in DOCS if d.startswith("chapters/") and "{code-cell}" in (ROOT / f"{d}.md").read_text(encoding="utf-8")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _built():
+    assert HTML.is_dir(), "the book is not built: run `make book` first"
+
+
+def soup(doc):
+    return BeautifulSoup((HTML / f"{doc}.html").read_text(encoding="utf-8"), "html.parser")
+
+
+def article(doc):
+    return soup(doc).select_one("article")
+
+
+def differences(doc, build, pages=ROOT):
+    built = build / f"jupyter_execute/{doc}.ipynb"
+    return notebooks.compare_built(pages / f"{doc}.md", built, build / f"evals/{doc}.json")
+
+
+@pytest.mark.parametrize("doc", EXECUTED)
+def test_this_build_printed_what_the_committed_notebook_shows(doc):
+    assert differences(doc, ROOT / "_build") == []
+
+
+@pytest.mark.parametrize("doc", DOCS)
+def test_every_figure_has_alt_text_that_describes_it(doc):
+    for image in article(doc).select("img"):
+        alt = image.get("alt", "")
+        assert len(alt) > 60, f"{image['src']}: alt text {alt!r} does not describe the figure"
+        assert not re.search(r"\.(png|svg)|_images|[0-9a-f]{16}", alt), f"alt text {alt!r} is a file name"
+
+
+def test_the_chapter_has_its_figures():
+    assert len(article("chapters/01-roofline").select("img")) >= 4
+
+
+@pytest.mark.parametrize("doc", DOCS)
+def test_no_markup_leaks_into_the_text(doc):
+    page = article(doc)
+    for code in page.select("pre, code, script, .math"):
+        code.decompose()
+    text = page.get_text()
+    for leak in ("{eval}", "{ref}", "{doc}", "{cite", "{{", ":::", "Traceback", "**"):
+        assert leak not in text
+
+
+@pytest.mark.parametrize("doc", DOCS)
+def test_every_internal_link_arrives(doc):
+    here = (HTML / f"{doc}.html").parent
+    for link in soup(doc).select("article a[href], nav a[href]"):
+        path, _, anchor = link["href"].partition("#")
+        if re.match(r"[a-z]+:", path):
+            continue
+        target = (here / path).resolve() if path else HTML / f"{doc}.html"
+        assert target.is_file(), f"{doc} links to {link['href']}, which is not in the site"
+        if anchor and target.suffix == ".html":
+            ids = re.findall(r'\sid="([^"]+)"', target.read_text(encoding="utf-8"))
+            assert anchor in ids, f"{doc} links to {link['href']}, but that page has no such place"
+
+
+@pytest.mark.parametrize("doc", [d for d in DOCS if (ROOT / f"{d}.ipynb").exists()])
+def test_the_colab_button_opens_the_committed_notebook(doc):
+    (button,) = [a["href"] for a in soup(doc).select("a[href^='https://colab.research.google.com']")][:1]
+    assert button.endswith(f"/blob/main/{doc}.ipynb")
+
+
+def test_the_site_opens_at_its_root():
+    assert "chapters/index.html" in (HTML / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_first_screen_of_the_book_has_a_computed_number():
+    shown = json.loads((ROOT / "_build/evals/chapters/index.json").read_text())
+    first_words = article("chapters/index").get_text()[:900]
+    assert all(value in first_words for _, value in shown)
+
+
+def test_exercise_minutes_add_up_to_what_the_chapter_promises():
+    text = (ROOT / "chapters/01-roofline.md").read_text(encoding="utf-8")
+    promised = int(re.search(r"(\d+) minutes of problems", text)[1])
+    assert promised - 5 <= sum(map(int, re.findall(r"\*\((\d+) minutes\)\*", text))) <= promised
+
+
+def test_a_changed_catalog_value_turns_the_book_red(tmp_path):
+    """Proof that the first test of this file can fail: build a copy of the book with another bandwidth for the v5e."""
+    for name in ("chapters", "labs", "_ext", "_static", "scaling_lib"):
+        if (ROOT / name).exists():
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("_config.yml", "_toc.yml", "references.bib"):
+        shutil.copy(ROOT / name, tmp_path)
+    catalog = tmp_path / "scaling_lib/catalog/chips.csv"
+    changed = re.sub(r"(?m)^(v5e,hbm_bytes_per_s),8.19e11,", r"\1,8.59e11,", text := catalog.read_text(encoding="utf-8"))
+    assert changed != text
+    catalog.write_text(changed, encoding="utf-8")
+    command = [sys.executable, "-m", "jupyter_book", "build", ".", "--all", "--keep-going", "-q"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=300
+    )
+    if (tmp_path / "_build/jupyter_execute/chapters/01-roofline.ipynb").exists():
+        found = differences("chapters/01-roofline", tmp_path / "_build", pages=ROOT)
+        assert any("246" in line or "229" in line for line in found), found
+    else:
+        assert done.returncode != 0  # an assert in a cell stopped the build, which is red as well

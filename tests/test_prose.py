@@ -1,0 +1,106 @@
+"""Rules for the text of chapters and labs that a machine can hold."""
+
+import ast
+import re
+from pathlib import Path
+
+import notebooks
+import pytest
+
+from scaling_lib import catalog, roofline
+
+ROOT = Path(__file__).parents[1]
+
+PAGES = sorted([*(ROOT / "chapters").glob("*.md"), *(ROOT / "labs").glob("*.md")])
+WITH_CODE = [page for page in PAGES if "{code-cell}" in page.read_text(encoding="utf-8")]
+INSTALL = """\
+# Colab only: install the library without touching Colab's own JAX. Elsewhere `make book` has installed it.
+import os, sys
+
+if "google.colab" in sys.modules:
+    source = os.environ.get("SCALING_LIB", "git+{repository}")
+    %pip install --quiet --no-deps $source"""
+
+
+def names(pages):
+    return [str(page.relative_to(ROOT)) for page in pages]
+
+
+def cells(page, kind):
+    return [cell for cell in notebooks.read_page(page).cells if cell.cell_type == kind]
+
+
+def repository():
+    import tomllib
+
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=names(WITH_CODE))
+def test_every_notebook_begins_with_the_one_install_cell(page):
+    first = cells(page, "code")[0]
+    assert first.source == INSTALL.format(repository=repository())
+    assert first.metadata["tags"] == ["remove-cell"]
+
+
+@pytest.mark.parametrize("path", ["_config.yml", "CITATION.cff", "README.md", "CONTRIBUTING.md", "chapters/index.md"])
+def test_the_address_of_the_repository_is_the_same_everywhere(path):
+    assert repository() in (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_the_install_command_of_the_readme_names_the_distribution():
+    assert f"git+{repository()}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=names(WITH_CODE))
+def test_no_catalog_figure_is_typed_into_a_cell(page):
+    figures = {float(row.value) for row in catalog.chip_figures() if row.unit not in ("text", "count", "chips", "USD/hour")}
+    typed = set()
+    for cell in cells(page, "code"):
+        source = re.sub(r"^\s*%.*$", "pass", cell.source, flags=re.M)
+        typed |= {n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and type(n.value) in (int, float)}
+    assert {n for n in typed if n > 1e6} & figures == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_prices_are_not_read_as_math(page):
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    assert not re.search(r"(?<!\\)\$\d", re.sub(r"\$[^$\n]*\$", "", prose))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_one_sentence_a_line(page):
+    text = re.sub(r"```.*?```|---\n.*?\n---\n", "", page.read_text(encoding="utf-8"), count=0, flags=re.S)
+    lists_and_tables = ("|", "-", "1.", "2.", "3.", "4.", ":", "#")
+    lines = [line for line in text.splitlines() if not line.startswith(lists_and_tables)]
+    assert [line for line in lines if re.search(r"[a-z0-9)$`][.?!]\** [A-Z$*]", line)] == []
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=names(WITH_CODE))
+def test_old_jax_idioms_do_not_come_back(page):
+    for old in ("jax.experimental.shard_map", "axis_shapes=", "check_rep", "xla_force_host_platform_device_count"):
+        assert old not in page.read_text(encoding="utf-8")
+
+
+def notation():
+    table = (ROOT / "chapters/appendix-notation.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    return {letter for row in rows for math in re.findall(r"\$([^$]*)\$", row) for letter in re.findall(r"\b[A-Za-z]\b", math)}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "scaling_lib").rglob("*.py")), ids=lambda p: p.name)
+def test_every_one_letter_parameter_is_in_the_notation_table(path):
+    functions = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.FunctionDef)]
+    public = [f for f in functions if not f.name.startswith("_")]
+    letters = {a.arg for f in public for a in [*f.args.args, *f.args.kwonlyargs] if len(a.arg) == 1}
+    assert letters <= notation()
+
+
+def test_the_notation_table_is_read():
+    assert {"B", "T", "m", "k", "n"} <= notation()
+    assert "q" not in notation()
+
+
+def test_public_functions_name_the_chapter_that_derives_them():
+    for name in ("bound", "matmul", "einsum", "ridge", "critical_batch"):
+        assert "chapters/01-roofline.md" in getattr(roofline, name).__doc__
