@@ -6,10 +6,12 @@ notebook. The substitution `{{ checked }}` gives the month and the versions of t
 
 import json
 from collections.abc import Sequence
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from myst_nb.core.execute.inline import ModifiedNotebookClient
 from myst_nb.ext.eval import EvalRoleAny
 from plain import checked
 from sphinx.application import Sphinx
@@ -54,6 +56,9 @@ def _write_evals(app: Sphinx, exception: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Replaces the role, defines the substitution, and writes the record at the end."""
     app.setup_extension("myst_nb")
+    # A kernel warns on start that it talks to this machine without encryption; a reader of `make book` need not see it.
+    quiet = partialmethod(ModifiedNotebookClient.__init__, extra_arguments=["--log-level=ERROR"])
+    ModifiedNotebookClient.__init__ = quiet
     app.add_role("eval", eval_role, override=True)
     app.connect("config-inited", _define_checked)
     app.connect("build-finished", _write_evals)

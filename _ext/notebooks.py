@@ -32,6 +32,7 @@ from plain import MYST, Book, PageError, PlainMarkdown, read_book
 ROOT = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT_S = 120
 IGNORED = "nbval-ignore-output"
+_WIDGET = "application/vnd.jupyter.widget-view+json"
 _WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 
 Cells = Sequence[tuple[int, NotebookNode]]  # cells with their number in the notebook, from 1
@@ -113,7 +114,7 @@ def run(md: Path, timeout_s: int = CELL_TIMEOUT_S) -> NotebookNode:
     def execute(cell: NotebookNode) -> None:
         client.nb.cells.append(cell)
         client.execute_cell(cell, len(client.nb.cells) - 1)
-        cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+        cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr" and not _is_progress_bar(output)]
 
     def evaluate(name: str) -> str:
         if not re.match(NbParserConfig().eval_name_regex, name):
@@ -129,7 +130,8 @@ def run(md: Path, timeout_s: int = CELL_TIMEOUT_S) -> NotebookNode:
     with client.setup_kernel():
         notebook = generate(md, read_book(md.parent.parent), evaluate, execute)
         client.set_widgets_metadata()
-    notebook.metadata.update(client.nb.metadata)
+    if any(_WIDGET in output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])):
+        notebook.metadata.update(client.nb.metadata)
     return notebook
 
 
@@ -241,6 +243,11 @@ def _text(notebook: NotebookNode) -> str:
     for number, model_id in enumerate(notebook.metadata.get("widgets", {}).get(_WIDGET_STATE, {}).get("state", {})):
         text = text.replace(model_id, f"{number:032x}")
     return json.dumps(json.loads(text), ensure_ascii=False, indent=1, sort_keys=True) + "\n"  # as nbformat does it
+
+
+def _is_progress_bar(output: NotebookNode) -> bool:
+    """A bar of tqdm that has closed: its text is what it showed at the start."""
+    return bool(re.search(r"\d+%\|.*\[\d+:\d+<", output.get("data", {}).get("text/plain", "")))
 
 
 def _fold(cell: NotebookNode) -> None:

@@ -73,7 +73,7 @@ def human(value: float, unit: str = "", digits: int = 3) -> str:
     steps = _SMALL if unit == "s" else _DECIMAL if unit in _PREFIXED else ((1.0, ""),)
     # Compare after rounding, so that 999.9e9 becomes 1 T and not 1000 G.
     rounded = abs(float(f"{value:.{digits}g}"))
-    scale, prefix = next((step for step in steps if rounded >= step[0]), steps[-1])
+    scale, prefix = next((step for step in steps if rounded >= step[0]), steps[-1]) if value else (1.0, "")
     return f"{_significant(value / scale, digits)} {prefix}{unit}".rstrip()
 
 

@@ -45,7 +45,8 @@ def test_unknown_dtype_offers_near_names():
     ("value", "unit", "text"),
     [
         (1.97e14, "FLOP/s", "197 TFLOP/s"), (8.19e11, "B/s", "819 GB/s"), (3.2e-5, "s", "32 µs"), (0.0123, "s", "12.3 ms"),
-        (16 * 2**30, "GiB", "16 GiB"), (0, "B", "0 B"), (999.9e9, "FLOPs", "1 TFLOPs"), (240.2, "FLOPs/byte", "240 FLOPs/byte"),
+        (16 * 2**30, "GiB", "16 GiB"), (0, "B", "0 B"),
+        (0, "s", "0 s"), (999.9e9, "FLOPs", "1 TFLOPs"), (240.2, "FLOPs/byte", "240 FLOPs/byte"),
         (2.5e-10, "s", "0.25 ns"), (-1.5e9, "B", "-1.5 GB"), (1234567, "tokens", "1,230,000 tokens"), (7200, "s", "7,200 s"),
     ],
 )  # fmt: skip
