@@ -70,7 +70,7 @@ def test_the_chapter_has_its_figures():
 @pytest.mark.parametrize("doc", DOCS)
 def test_no_markup_leaks_into_the_text(doc):
     page = article(doc)
-    for code in page.select("pre, code, script, .math"):
+    for code in page.select("pre, code, script, .math, .sig"):
         code.decompose()
     text = page.get_text()
     for leak in ("{eval}", "{ref}", "{doc}", "{cite", "{{", ":::", "Traceback", "**"):

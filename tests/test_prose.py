@@ -44,7 +44,7 @@ def test_every_notebook_begins_with_the_one_install_cell(page):
     assert first.metadata["tags"] == ["remove-cell", "nbval-ignore-output"]
 
 
-@pytest.mark.parametrize("path", ["_config.yml", "CITATION.cff", "README.md", "CONTRIBUTING.md", "chapters/index.md"])
+@pytest.mark.parametrize("path", ["_config.yml", "CITATION.cff", "README.md", "CONTRIBUTING.md", "chapters/api.md"])
 def test_the_address_of_the_repository_is_the_same_everywhere(path):
     assert repository() in (ROOT / path).read_text(encoding="utf-8")
 

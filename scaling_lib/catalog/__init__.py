@@ -56,11 +56,10 @@ def chip_figures() -> tuple[Figure, ...]:
     return tuple(Figure(**row | {"chosen": row["chosen"] == "yes"}) for row in _rows("chips.csv"))
 
 
-@cache
-def measurements() -> tuple[Measurement, ...]:
-    """Every row of `published_microbench.csv`: matmul and HBM speeds of TPUs by size."""
-    numbers = ("size", "value")
-    return tuple(Measurement(**row | {name: float(row[name]) for name in numbers}) for row in _rows("published_microbench.csv"))
+def measurements(chip: str) -> tuple[Measurement, ...]:
+    """Published matmul and HBM speeds of the chip of this name, by size, from `published_microbench.csv`."""
+    rows = [row for row in _rows("published_microbench.csv") if row["chip"] == chip]
+    return tuple(Measurement(**row | {name: float(row[name]) for name in ("size", "value")}) for row in rows)
 
 
 def _rows(file: str) -> list[dict[str, Any]]:

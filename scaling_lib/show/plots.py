@@ -28,8 +28,8 @@ def use_style() -> None:
     """Make matplotlib draw in the book's style: call it once, in a chapter's first cell."""
     mpl.rcParams.update(
         {
-            "figure.figsize": (8, 5), "figure.dpi": 110, "savefig.bbox": "tight", "figure.facecolor": "white",
-            "font.size": 13, "axes.titlesize": 14, "axes.labelsize": 13, "legend.fontsize": 11.5,
+            "figure.figsize": (7, 4.6), "figure.dpi": 110, "savefig.bbox": "tight", "figure.facecolor": "white",
+            "font.size": 14.5, "axes.titlesize": 15, "axes.labelsize": 14.5, "legend.fontsize": 13,
             "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
             "grid.color": "#DDDDDD", "grid.linewidth": 0.7, "lines.linewidth": 2.2, "lines.markersize": 8,
             "legend.frameon": False, "axes.axisbelow": True,
@@ -95,7 +95,7 @@ def roofline(
     for label, cost in (points or {}).items():
         x, y = cost.intensity(levels[0]), rl.bound(cost, chip).flops_per_s
         ax.plot(x, y, "o", color=NEUTRAL)
-        ax.annotate(label, (x, y), textcoords="offset points", xytext=(8, -14), color=NEUTRAL, fontsize=11.5)
+        ax.annotate(label, (x, y), textcoords="offset points", xytext=(8, -14), color=NEUTRAL, fontsize=13)
     ax.set_xlim(low, high)
     ax.legend(loc="lower right")
     return ax
