@@ -71,8 +71,8 @@ class Chip:
     kind: Literal["tpu", "gpu", "cpu"] = "cpu"
     pod_shape: tuple[int, ...] = ()
 
-    cores = _Figure(int, "TensorCores a chip.")
-    devices = _Figure(int, "JAX devices a chip.")
+    cores = _Figure(int, "TensorCores per chip.")
+    devices = _Figure(int, "JAX devices per chip.")
     clock_hz = _Figure(float, "Clock of the matrix unit.")
     mxus = _Figure(int, "Matrix units a chip, all cores together.")
     mxu_dim = _Figure(int, "Side of one matrix unit; 128 means 128 × 128 multiply-adds a cycle.")
@@ -84,7 +84,7 @@ class Chip:
     vmem_bytes_per_s = _Figure(float, "Bandwidth between VMEM and the matrix unit.")
     ici_link_bytes_per_s = _Figure(float, "One ICI link, one way, as achieved by large transfers.")
     ici_link_peak_bytes_per_s = _Figure(float, "One ICI link, one way, as the vendor states it.")
-    ici_axes = _Figure(int, "Axes of the torus; each has two links a chip.")
+    ici_axes = _Figure(int, "Axes of the torus; each has two links per chip.")
     chips_per_host = _Figure(int, "Chips that share a host machine.")
     pod_chips = _Figure(int, "Chips in the largest slice.")
     fabric_bytes_per_s = _Figure(float, "NVLink or xGMI of a GPU, one way, all its links together.")
@@ -229,7 +229,7 @@ class Slice:
 
     @property
     def devices(self) -> int:
-        """JAX devices in all slices together, two a chip on TPU7x and one elsewhere."""
+        """JAX devices in all slices together, two per chip on TPU7x and one elsewhere."""
         return self.chips * (self.chip.devices if self.chip.kind == "tpu" else 1)
 
     @property
@@ -323,11 +323,11 @@ def _cloud_name(text: str) -> str | None:
     of, number = _chips()[_ALIASES.get(match[1], match[1])], int(match[2])
     counts_cores = of.name in ("v4", "v5p")
     if of.name == "tpu7x":
-        return f"write the slice by its shape, like 'tpu7x:4x4x4' ({of.cores} cores and {of.devices} JAX devices a chip)"
+        return f"write the slice by its shape, like 'tpu7x:4x4x4' ({of.cores} cores and {of.devices} JAX devices per chip)"
     chips = number // of.cores if counts_cores else number
     same = [shape for shape in _tpu_shapes(of) if math.prod(shape) == chips and list(shape) == sorted(shape)]
     same = same or [shape for shape in _tpu_shapes(of) if math.prod(shape) == chips]
-    counted = f"it counts {'cores, two a chip' if counts_cores else 'chips'}, so {number} is {chips} chips"
+    counted = f"it counts {'cores, two per chip' if counts_cores else 'chips'}, so {number} is {chips} chips"
     if not same:
         return f"{counted}, and no {of} slice has that many"
     best = min(same, key=lambda shape: (max(shape), shape))

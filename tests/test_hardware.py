@@ -146,7 +146,7 @@ def test_dcn_of_a_slice_is_the_share_of_all_its_chips():
         ("h100:8", r"a node and nodes"),
         ("v5e", r"write it like 'v5e:16x16'"),
         ("v5e:0x4", r"shape=0 is not a size"),
-        ("v5p-128", r"counts cores, two a chip, so 128 is 64 chips: write 'v5p:4x4x4'"),
+        ("v5p-128", r"counts cores, two per chip, so 128 is 64 chips: write 'v5p:4x4x4'"),
         ("v4-32", r"write 'v4:2x2x4'"),
         ("v5p-8", r"write 'v5p:2x2x1'"),
         ("v5litepod-16", r"counts chips, so 16 is 16 chips: write 'v5e:4x4'"),
