@@ -47,6 +47,7 @@ def test_axes_carry_units_and_resources_keep_their_color():
 def test_a_table_shows_as_text_and_as_html():
     table = tables.chips([chip("v5e")])
     assert "197 TFLOP/s" in str(table)
+    assert table._repr_html_().startswith('<table class="dataframe">')
     assert "<th>chip" in table._repr_html_().replace(" ", "")
     assert repr(table) == str(table)
 

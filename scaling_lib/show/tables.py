@@ -28,7 +28,8 @@ class Table:
         return self._draw("simple")
 
     def _repr_html_(self) -> str:
-        return self._draw("html")
+        # The class that notebooks and themes style, light and dark, as they do for pandas.
+        return self._draw("html").replace("<table>", '<table class="dataframe">', 1)
 
     __repr__ = __str__
 
