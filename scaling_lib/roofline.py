@@ -1,7 +1,7 @@
 """Time from FLOPs and bytes, and which resource sets it.
 
-A `Cost` says what an operation needs; `bound` divides it by what a chip can do. Both bounds are given: everything overlaps
-(the longest part alone) and nothing does (the sum); real programs lie between. Derived in chapters/01-roofline.md.
+A `Cost` says what an operation needs; `bound` divides it by what a chip can do. Both ends are given: everything overlaps
+(the longest part alone, a true lower bound) and nothing does (the sum). Derived in chapters/01-roofline.md.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Bound:
 
     @property
     def upper_s(self) -> float:
-        """Seconds if nothing overlaps, the sum of the parts. With two parts, at most twice `lower_s`."""
+        """Seconds at full peaks if nothing overlaps, the sum of the parts. With two parts, at most twice `lower_s`."""
         return sum(self.parts_s.values())
 
     @property
@@ -141,7 +141,7 @@ class Bound:
 
 
 def bound(cost: Cost, chip: Chip, *, ici: Literal["achievable", "peak"] = "achievable") -> Bound:
-    """Bound the time of `cost` on one chip from below and above.
+    """The time of `cost` on one chip, with full overlap (a lower bound) and with none.
 
     Args:
         cost: what the operation needs of this chip.
@@ -151,7 +151,7 @@ def bound(cost: Cost, chip: Chip, *, ici: Literal["achievable", "peak"] = "achie
     Raises:
         ValueError: for a cost of nothing, or one that needs a rate no source states for this chip.
 
-    NB: real chips reach 80 to 90 % of these peaks on large shapes and less on small ones; start-up time is left out.
+    NB: real chips do not quite reach their peaks, and start-up time is left out, so a run can take longer than the sum.
     Derived in chapters/01-roofline.md.
     """
     if ici not in ("achievable", "peak"):

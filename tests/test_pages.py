@@ -36,15 +36,28 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+def find_chromium(playwrights_own):
+    """The Chromium to test with: one on PATH, or Playwright's own download."""
+    on_path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if not on_path and not Path(playwrights_own).exists():
+        pytest.fail("no Chromium found: apt install chromium, or: python -m playwright install --with-deps chromium")
+    return on_path or playwrights_own
+
+
+def test_without_a_chromium_the_check_fails_and_says_how_to_get_one(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(pytest.fail.Exception, match="no Chromium found: apt install chromium"):
+        find_chromium(tmp_path / "none")
+    (tmp_path / "own").touch()
+    assert find_chromium(tmp_path / "own") == tmp_path / "own"
+
+
 @pytest.fixture(scope="module")
 def browser():
     with sync_playwright() as playwright:
-        found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-        own = playwright.chromium.executable_path
-        if not found and not Path(own).exists():
-            pytest.fail("no Chromium found: apt install chromium, or: python -m playwright install --with-deps chromium")
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-        browser = playwright.chromium.launch(executable_path=found or own, args=flags)
+        found = find_chromium(playwright.chromium.executable_path)
+        browser = playwright.chromium.launch(executable_path=found, args=flags)
         yield browser
         browser.close()
 

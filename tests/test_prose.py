@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 from pathlib import Path
 
 import notebooks
@@ -42,6 +43,19 @@ def test_every_notebook_begins_with_the_one_install_cell(page):
     first = cells(page, "code")[0]
     assert first.source == INSTALL.format(repository=repository())
     assert first.metadata["tags"] == ["remove-cell", "nbval-ignore-output"]
+
+
+def test_an_edited_source_cell_turns_the_drift_check_red(tmp_path, capsys):
+    """Proof on the real chapter, in a copy of the book."""
+    for name in ("chapters", "labs", "references.bib"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
+    page = tmp_path / "chapters/01-roofline.md"
+    assert notebooks.main(["check", str(page)]) == 0
+    edited = page.read_text(encoding="utf-8").replace("matmul(m=32, k=8192", "matmul(m=33, k=8192")
+    page.write_text(edited, encoding="utf-8")
+    assert notebooks.main(["check", str(page)]) == 1
+    assert "m=33" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", ["_config.yml", "CITATION.cff", "README.md", "CONTRIBUTING.md", "chapters/api.md"])
