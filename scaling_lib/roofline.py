@@ -154,8 +154,6 @@ def bound(cost: Cost, chip: Chip, *, ici: Literal["achievable", "peak"] = "achie
     NB: real chips do not quite reach their peaks, and start-up time is left out, so a run can take longer than the sum.
     Derived in chapters/01-roofline.md.
     """
-    if ici not in ("achievable", "peak"):
-        raise ValueError(f"ici={ici!r} is neither 'achievable' nor 'peak'")
     parts = {}
     if any(cost.flops.values()):
         parts["mxu"] = sum(count / chip.flops_per_s(dtype) for dtype, count in cost.flops.items())
@@ -336,6 +334,8 @@ def critical_batch(
 
 
 def _bytes_per_s(chip: Chip, level: Level, ici: str) -> float:
+    if ici not in ("achievable", "peak"):
+        raise ValueError(f"ici={ici!r} is neither 'achievable' nor 'peak'")
     if level == "ici":
         if chip.kind == "gpu":
             return chip.fabric_bytes_per_s

@@ -55,3 +55,26 @@ def test_the_installed_command_runs():
 def test_no_command_is_a_usage_error():
     with pytest.raises(SystemExit, match="2"):
         cli.main([])
+
+
+def test_json_of_all_chips_has_no_sources_and_of_one_only_its_own(capsys):
+    cli.main(["chips", "--json"])
+    everything = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in everything] == list(CHIPS)
+    assert all("sources" not in entry for entry in everything)
+    cli.main(["chips", "v5e", "v6e", "--json"])
+    text = capsys.readouterr().out
+    assert text.startswith("[\n  {")
+    assert [{row["chip"] for row in entry["sources"]} for entry in json.loads(text)] == [{"v5e"}, {"v6e"}]
+
+
+def test_a_named_chip_is_headed_by_name_and_maker(capsys):
+    cli.main(["chips", "Ironwood"])
+    assert capsys.readouterr().out.startswith("tpu7x (Google)\n")
+
+
+def test_a_closed_pipe_is_no_error():
+    code = "from scaling_lib.cli import main; raise SystemExit(main(['chips', 'v5e']))"
+    piped = f'{sys.executable} -c "{code}" | head -n 1'
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", piped], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr

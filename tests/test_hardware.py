@@ -179,3 +179,62 @@ def test_chips_is_read_lazily_and_cannot_be_changed():
         CHIPS["mine"] = chip("v5e")  # type: ignore[index]
     with pytest.raises(AttributeError):
         _ = hardware.nothing
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("v5litepod", "v5e"), ("v4p", "v4"), ("tpu7", "tpu7x"), ("v7", "tpu7x"), ("a100", "a100-80gb"), ("tpu v5p", "v5p"),
+     ("tpu v5e", "v5e"), ("tpu v6e", "v6e"), ("tpu v7x", "tpu7x"), ("nvidia h200", "h200"), ("nvidia b200", "b200"),
+     ("nvidia gb200", "gb200"), ("nvidia b300", "b300"), ("nvidia a100-sxm4-40gb", "a100-40gb"), ("TPU7x", "tpu7x"),
+     ("nvidia a100-sxm4-80gb", "a100-80gb"), ("tesla v100-sxm2-32gb", "v100"), ("tesla v100-sxm2-16gb", "v100"),
+     (" v5e ", "v5e")],
+)  # fmt: skip
+def test_every_name_people_and_jax_use_is_the_right_chip(alias, name):
+    assert chip(alias).name == name
+
+
+def test_a_cloud_name_given_as_a_chip_says_which_slice_it_is():
+    with pytest.raises(ValueError, match=r"chip='v5p-128' is a whole slice; .*write 'v5p:4x4x4'"):
+        chip("v5p-128")
+
+
+def test_cloud_names_of_chip_counting_generations_are_not_halved():
+    with pytest.raises(ValueError, match=r"counts chips, so 8 is 8 chips: write 'v6e:2x4'"):
+        slice_of("v6e-8")
+
+
+def test_slices_smaller_than_a_host_take_a_host_each():
+    assert slice_of("v5e:2x2", count=3).hosts == 3
+    assert slice_of("v5e:1x1", count=2).hosts == 2
+    assert slice_of("v5e:4x4", count=3).hosts == 6
+
+
+def test_dcn_counts_one_slice_and_not_all_of_them():
+    assert slice_of("v5p:4x4x4", count=4).dcn_bytes_per_s == 64 * chip("v5p").dcn_bytes_per_s
+
+
+def test_a_slice_prints_its_name_and_how_many():
+    assert (str(slice_of("v5e:4x4")), str(slice_of("v5e:4x4", count=2))) == ("v5e:4x4", "2 × v5e:4x4")
+
+
+@pytest.mark.parametrize("name", ["v5p:28x20x16", "v5p:8x4x4", "v5p:4x2x4", "v5p:2x4x4", "v5e:16x2", "v4:4x4x12"])
+def test_slices_may_be_turned(name):
+    assert slice_of(name).name == name
+
+
+@pytest.mark.parametrize("name", ["v5p:2x2x8", "v5p:1x2x2", "v5p:4x4x2x2", "v5p:2x2x3", "v5e:1x2", "v5e:2x18", "h100:9x1"])
+def test_slices_that_no_host_or_cube_can_make(name):
+    with pytest.raises(ValueError, match="cannot be built"):
+        slice_of(name)
+
+
+def test_figures_are_copied_so_that_a_chip_cannot_be_changed_from_outside():
+    figures = {"hbm_bytes_per_s": 1e9}
+    mine = Chip("mine", {"f32": 1e9}, figures)
+    figures["hbm_bytes_per_s"] = 2e9
+    assert mine.hbm_bytes_per_s == 1e9
+
+
+def test_a_wrap_needs_the_full_length_of_the_pod():
+    long = dataclasses.replace(chip("v5e"), name="long", pod_shape=(8, 16))
+    assert hardware.Slice(long, (8, 16)).wraps == (False, True)

@@ -275,3 +275,110 @@ def test_a_small_matrix_is_never_compute_bound():
 def test_bad_input_is_a_clear_error(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+DTYPES = st.sampled_from(["f32", "bf16", "int8", "int4", "fp8"])
+EVERY_DTYPE = Chip(
+    "every dtype",
+    {"f32": 3e13, "bf16": 2e14, "fp8": 4e14, "int8": 4.1e14, "int4": 8e14},
+    {"hbm_bytes_per_s": 8e11, "vmem_bytes_per_s": 2e13},
+)
+
+
+@given(st.integers(900, 10**5), st.integers(900, 10**5), DTYPES, DTYPES, DTYPES, st.sampled_from(["hbm", "vmem"]))
+def test_the_critical_batch_holds_for_any_dtypes_and_levels(k, n, x, w, out, level):
+    kinds = {"x": x, "w": w, "out": out, "level": level}
+    exact = rl.critical_batch(EVERY_DTYPE, k=k, n=n, **kinds).exact
+
+    def binds(m):
+        return rl.bound(rl.matmul(m, k, n, **kinds), EVERY_DTYPE).binds
+
+    if exact is None:
+        assert binds(10**12) == level
+    else:
+        assume(2 < exact < 1e12)
+        assert binds(math.ceil(exact * 1.0001)) == "mxu"
+        assert binds(math.floor(exact * 0.9999)) == level
+
+
+def test_the_rule_of_thumb_counts_the_bytes_of_the_weights():
+    by_weights = [rl.critical_batch(EVERY_DTYPE, k=BIG, n=BIG, x="bf16", w=w).asymptotic for w in ("f32", "bf16", "int8", "int4")]
+    assert by_weights == [4 / 2 * 3e13 / 8e11, 2e14 / 8e11, 1e14 / 8e11, 5e13 / 8e11]
+
+
+def test_exactly_no_spare_bytes_is_never_compute_bound():
+    # 2kn/C·W = k·2 + n·2 at k = n = 2·ridge: arithmetic and activations tie, the weights tip the scale.
+    c = Chip("round numbers", {"bf16": 256.0}, {"hbm_bytes_per_s": 1.0})
+    assert rl.critical_batch(c, k=512, n=512).exact is None
+    assert rl.critical_batch(c, k=513, n=512).exact is not None
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "expected"),
+    [("bf16", "int8", "bf16"), ("int8", "bf16", "bf16"), ("bf16", "f32", "f32"), ("f32", "bf16", "f32"), ("int8", "int4", "int8"),
+     ("int32", "bf16", "bf16"), ("int32", "int8", "int32"), ("fp8", "int32", "fp8"), ("fp8", "bf16", "bf16")],
+)  # fmt: skip
+def test_arithmetic_is_done_in_the_wider_float(x, w, expected):
+    assert list(rl.matmul(3, 5, 7, x=x, w=w).flops) == [expected]
+    assert list(rl.einsum("mk,kn->mn", {"m": 3, "k": 5, "n": 7}, dtypes=(x, w, "f32")).flops) == [expected]
+
+
+def test_einsum_takes_its_arithmetic_and_ignores_spaces():
+    sizes = {"m": 3, "k": 5, "n": 7}
+    assert rl.einsum("mk, kn -> mn", sizes, math="int8", dtypes="bf16").flops == {"int8": 210}
+
+
+def test_tiles_that_do_not_divide_are_rounded_up_and_not_swapped():
+    # X[5, 3] · W[3, 7] in tiles of 2 x 4: two columns of tiles read X twice, three rows of tiles read W three times.
+    assert rl.matmul(5, 3, 7, tile=(2, 4)) == Cost(flops={"bf16": 210}, hbm_bytes=2 * (2 * 15 + 3 * 21 + 35))
+
+
+def test_the_level_decides_where_the_bytes_go():
+    for level in rl.LEVELS:
+        cost = rl.matmul(3, 5, 7, level=level)
+        assert cost == Cost(flops={"bf16": 210}, **{f"{level}_bytes": 142})
+        assert (cost.bytes(level), cost.intensity(level)) == (142, 210 / 142)
+
+
+def test_flops_of_one_dtype_add_up_under_all_its_names():
+    assert Cost(flops={"bf16": 3, "bfloat16": 5, "f32": 7}).flops == {"bf16": 8, "f32": 7}
+
+
+def test_vector_and_matrix_flops_are_counted_together():
+    cost = Cost(flops={"bf16": 30}, vpu_flops=12, hbm_bytes=7)
+    assert (cost.total_flops, cost.intensity()) == (42, 6)
+    mine = Chip("mine", {"bf16": 10.0}, {"vpu_flops_per_s": 4.0, "hbm_bytes_per_s": 1.0})
+    b = rl.bound(cost, mine)
+    assert (b.math_s, b.flops_per_s) == (6, 42 / 7)
+
+
+def test_a_cost_without_flops_is_bound_by_its_bytes_alone():
+    assert rl.bound(Cost(flops={"bf16": 0}, hbm_bytes=819), chip("v5e")).parts_s == {"hbm": 819 / chip("v5e").hbm_bytes_per_s}
+
+
+def test_costs_add_to_costs_only():
+    with pytest.raises(TypeError):
+        _ = 1 + Cost(hbm_bytes=1)
+    with pytest.raises(TypeError):
+        _ = Cost(hbm_bytes=1) + 1  # type: ignore[operator]
+
+
+def test_costs_and_bounds_print_what_they_use():
+    assert repr(Cost(flops={"bf16": 2}, hbm_bytes=3)) == "Cost(flops={'bf16': 2}, hbm_bytes=3)"
+    assert eval(repr(Cost(vpu_flops=2.5, ici_bytes=3))) == Cost(vpu_flops=2.5, ici_bytes=3)
+
+
+def test_ridges_and_roofs_take_dtype_level_and_convention():
+    v5p = chip("v5p")
+    assert rl.ridge(v5p, "int8", level="dcn") == v5p.flops_per_s("int8") / v5p.dcn_bytes_per_s
+    assert rl.ridge(v5p, level="ici", ici="peak") == v5p.flops_per_s() / v5p.ici_link_peak_bytes_per_s
+    assert rl.attainable_flops_per_s(1e9, v5p, "int8") == v5p.flops_per_s("int8")
+    assert rl.attainable_flops_per_s(2.0, v5p, level="ici") == 2 * v5p.ici_link_bytes_per_s
+    with pytest.raises(ValueError, match="ici='boht'"):
+        rl.ridge(v5p, level="ici", ici="boht")  # type: ignore[arg-type]
+
+
+def test_the_fabric_of_a_gpu_stands_in_for_its_links():
+    h100 = chip("h100")
+    assert rl.bound(Cost(ici_bytes=450), h100).lower_s == 450 / h100.fabric_bytes_per_s
+    assert rl.ridge(h100, level="ici") == h100.flops_per_s() / h100.fabric_bytes_per_s

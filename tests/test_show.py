@@ -100,3 +100,91 @@ def test_gib_and_gb_are_told_apart_at_a_close_tolerance():
 
 def test_a_wrong_answer_does_not_give_the_right_one_away():
     assert "240" not in check.answer(100, 240.0).words
+
+
+@pytest.mark.parametrize("ratio", check.SLIPS)
+def test_every_slip_is_recognized_and_only_it(ratio):
+    verdict = check.answer(ratio * 240.0, 240.0, tolerance=0.01)
+    assert not verdict.ok
+    assert check.SLIPS[ratio] in verdict.words
+    assert sum(hint in verdict.words for hint in check.SLIPS.values()) == 1
+
+
+def test_slips_are_the_ratios_their_hints_name():
+    assert set(check.SLIPS) == {2, 0.5, 4, 0.25, 8, 0.125, 2**30 / 1e9, 1e9 / 2**30, 1e3, 1e-3, 1e6, 1e-6, -1}
+
+
+def test_tolerance_is_relative_to_the_right_answer_and_includes_its_end():
+    assert check.answer(102, 100.0, tolerance=0.02).ok
+    assert not check.answer(102.1, 100.0, tolerance=0.02).ok
+    assert not check.answer(103, 100.0).ok
+    assert check.answer(98, 100.0).ok
+    assert not check.answer(96, 100.0, tolerance=0.03).ok
+
+
+def test_a_wide_tolerance_does_not_widen_the_slips():
+    assert "too large" in check.answer(230, 100.0, tolerance=0.2).words
+    assert "factor of 2" not in check.answer(230, 100.0, tolerance=0.2).words
+
+
+def test_a_negative_right_answer_is_compared_by_size_and_sign():
+    assert check.answer(-100, -100.0).ok
+    assert "too small" in check.answer(-500, -100.0).words
+
+
+def test_tables_show_the_columns_asked_for():
+    (row,) = tables.chips([chip("v5e")], ["hbm_bytes", "clock_hz", "usd_per_hour"]).rows
+    assert row == {"chip": "v5e", "hbm bytes": "16 GiB", "clock Hz": "1.5 GHz", "USD per hour": "1.20 USD"}
+    main = tables.chips([chip("h100")]).rows[0]
+    assert list(main)[:6] == ["chip", "bf16 peak", "int8 peak", "fp8 peak", "hbm bytes", "hbm B/s"]
+
+
+def test_facts_have_a_row_for_each_figure_any_chip_has():
+    rows = {row["quantity"]: row for row in tables.facts([chip("v5e"), chip("h100")]).rows}
+    assert rows["pod_shape"] == {"quantity": "pod_shape", "v5e": "16x16", "h100": tables.ABSENT}
+    assert rows["vmem_bytes"]["v5e"] == "128 MiB"
+    assert rows["fabric_bytes_per_s"]["v5e"] == tables.ABSENT
+    assert [q for q in rows if q.endswith("_flops_per_s")][:3] == ["bf16_flops_per_s", "fp8_flops_per_s", "int8_flops_per_s"]
+    assert rows["int8_flops_per_s"]["v5e"] == "393 TOP/s"
+
+
+def test_conflicts_say_by_how_much_the_other_figure_differs():
+    row = next(r for r in tables.conflicts().rows if r["chip"] == "v5e" and r["other"] == "810 GB/s")
+    assert (row["chosen"], row["differs by"]) == ("819 GB/s", "-1.1%")
+
+
+def test_numbers_in_tables_stay_as_they_were_written():
+    assert "1e3" in str(tables.Table([{"a": "1e3"}]))
+
+
+def test_each_resource_is_drawn_in_its_color_and_each_ceiling_with_its_dash():
+    ax = plots.roofline(chip("v5e"), dtypes=("bf16", "int8"), levels=("hbm", "ici"), intensities=(2, 5e4))
+    drawn = lines(ax)
+    assert drawn["ICI, 45 GB/s"].get_color() == plots.COLORS["ici"]
+    assert {drawn[f].get_color() for f in ("bf16, 197 TFLOP/s", "int8, 393 TOP/s")} == {plots.COLORS["mxu"]}
+    assert [drawn[f].get_linestyle() for f in ("bf16, 197 TFLOP/s", "int8, 393 TOP/s")] == ["-", "--"]
+    assert drawn["HBM, 819 GB/s"].get_ydata()[-1] == chip("v5e").flops_per_s("int8")
+    assert ax.get_xlim() == (2, 5e4)
+    assert ax.get_legend() is not None
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+
+
+def test_points_are_labeled_and_placed_on_the_first_level():
+    cost = rl.matmul(64, 8192, 8192, level="ici")
+    ax = plots.roofline(chip("v5e"), levels=("ici",), points={"shared": cost})
+    assert [text.get_text() for text in ax.texts] == ["shared"]
+    (point,) = [line for line in ax.lines if line.get_marker() == "o"]
+    assert point.get_xdata()[0] == cost.intensity("ici")
+
+
+def test_a_roofline_can_join_other_axes_and_axes_can_be_linear():
+    ax = plots.new_axes("x", "y", loglog=False)
+    assert ax.get_xscale() == "linear"
+    assert plots.roofline(chip("v5e"), ax=ax) is ax
+
+
+def test_the_style_is_large_enough_to_read_at_half_size():
+    with mpl.rc_context():
+        plots.use_style()
+        width_px = mpl.rcParams["figure.figsize"][0] * 72
+        assert mpl.rcParams["font.size"] / width_px * 350 > 9  # on a phone, in CSS pixels

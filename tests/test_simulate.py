@@ -58,3 +58,16 @@ def test_a_newer_jax_warns(monkeypatch):
     monkeypatch.setattr("jax.__version__", "0.13.0")
     with pytest.warns(UserWarning, match=r"newer than the tested range"):
         simulate.versions()
+
+
+def test_the_newest_tested_jax_does_not_warn(monkeypatch):
+    import warnings
+
+    monkeypatch.setattr("jax.__version__", ".".join(map(str, simulate.NEWEST_JAX)) + ".1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate.versions()
+
+
+def test_a_mesh_takes_only_the_devices_it_needs():
+    assert run("simulate.mesh(X=8); print(len(simulate.mesh(Y=3, Z=2).devices.ravel()))").strip() == "6"

@@ -72,3 +72,52 @@ def test_size_takes_whole_floats_and_numpy_integers():
 
     assert units.size("m", 8.0) == 8
     assert type(units.size("m", np.int32(8))) is int
+
+
+def test_sizes_agree_with_those_of_jax():
+    import jax.numpy as jnp
+
+    bits_are_packed = {"fp4", "int4"}  # JAX stores these in a byte each; on the wire and in HBM two share one
+    for name, nbytes in units.ITEMSIZE.items():
+        for alias in [name, *(a for a, to in units._ALIASES.items() if to == name)]:
+            assert units.dtype_name(alias) == name
+            assert units.itemsize(alias.upper()) == nbytes
+            if hasattr(jnp, alias) and name not in bits_are_packed:
+                assert jnp.dtype(alias).itemsize == nbytes
+    assert {n: units.itemsize(n) for n in ("f64", "fp4", "int32", "int16", "fp8")} == {
+        "f64": 8, "fp4": 0.5, "int32": 4, "int16": 2, "fp8": 1,
+    }  # fmt: skip
+
+
+def test_aliases_mean_what_their_letters_say():
+    for alias, name in units._ALIASES.items():
+        digits = "".join(c for c in alias.split("_")[0] if c.isdigit())
+        assert digits in ("", name.removeprefix("bf").removeprefix("fp").removeprefix("f").removeprefix("int"))
+    assert units.dtype_name("half") == "f16"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"), [(2.5e18, "OPs", "2.5 EOPs"), (123456.0, "Hz", "123 kHz"), (0.5, "B", "0.5 B")]
+)
+def test_human_knows_every_prefix(value, unit, text):
+    assert units.human(value, unit) == text
+
+
+def test_binary_and_decimal_units_differ_by_their_factors():
+    assert (units.KIB, units.MIB, units.GIB) == (1024, 1024**2, 1024**3)
+
+
+def test_the_largest_size_is_accepted_and_one_more_is_not():
+    assert units.size("m", units.MAX_SIZE) == units.MAX_SIZE == 10**15
+    with pytest.raises(ValueError, match="were bytes or FLOPs meant"):
+        units.size("m", units.MAX_SIZE + 1)
+
+
+def test_number_refuses_bytes_and_takes_its_minimum():
+    with pytest.raises(ValueError, match="x=b'8' is not a number"):
+        units.number("x", b"8")
+    assert units.number("x", 2, minimum=2) == 2
+
+
+def test_up_to_three_near_names_are_offered():
+    assert units.near("int", ["int4", "int8", "int16", "zzz"]).count(" or ") == 2

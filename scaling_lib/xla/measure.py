@@ -21,12 +21,19 @@ from scaling_lib.hardware import Chip
 Call = Callable[[], jax.Array]
 Shape = tuple[int, int, int]
 
-JAX_DTYPES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16", "int32": "int32", "int8": "int8"}
+JAX_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "int32": "int32", "int8": "int8"}
 
 
 def matmul(m: int, k: int, n: int, dtype: object = "f32") -> Call:
-    """A call that multiplies X[m, k] · W[k, n] on the default device; integers are summed in int32, floats in their own dtype."""
+    """A call that multiplies X[m, k] · W[k, n] on the default device; integers are summed in int32, floats in their own dtype.
+
+    Raises:
+        ValueError: for a size that is no whole number of at least 1, or a dtype that JAX does not multiply everywhere.
+    """
+    m, k, n = units.size("m", m), units.size("k", k), units.size("n", n)
     name = units.dtype_name(dtype)
+    if name not in JAX_DTYPES:
+        raise ValueError(f"dtype={dtype!r} cannot be measured everywhere; give one of {', '.join(JAX_DTYPES)}")
     kind = jnp.dtype(JAX_DTYPES[name])
     out = jnp.int32 if name == "int8" else kind
     draw = np.random.default_rng(0)
@@ -44,7 +51,12 @@ def stream(nbytes: int) -> Call:
     """A call that reads and writes a float32 buffer of `nbytes` once, in place: 2 · nbytes move.
 
     The buffer is donated to the call: a fresh result would measure the operating system handing out pages.
+
+    Raises:
+        ValueError: for a size that is no multiple of 4 bytes.
     """
+    if units.size("nbytes", nbytes) % 4:
+        raise ValueError(f"nbytes={nbytes!r} is no multiple of 4, the size of a float32")
     buffer = jnp.ones(nbytes // 4, jnp.float32)
     step = jax.jit(lambda x: 0.5 * x + 1, donate_argnums=0)
 
@@ -72,7 +84,15 @@ def interleaved(
 
     Returns:
         Seconds by name.
+
+    Raises:
+        ValueError: for no calls, or a number that is not positive.
     """
+    if not calls:
+        raise ValueError("calls is empty; give at least one program to time")
+    units.size("rounds", rounds)
+    units.number("sample_s", sample_s, minimum=1e-9)
+    units.number("budget_s", budget_s, minimum=0)
     for call in calls.values():
         call().block_until_ready()  # compiles
     start = time.perf_counter()
@@ -127,10 +147,12 @@ def fit(times: Mapping[Shape, float], bytes_per_s: float, *, dtype: object = "f3
         of the absolute log(predicted / measured). Absolute values and not squares: one odd shape must not bend the roof.
 
     Raises:
-        ValueError: for no times, or a time or bandwidth that is not positive.
+        ValueError: for no times, a shape that is not three sizes, or a time or bandwidth that is not positive.
     """
-    if not times or min(times.values()) <= 0:
+    if not times or not all(units.number(f"times[{shape}]", seconds) > 0 for shape, seconds in times.items()):
         raise ValueError(f"times must hold at least one shape, all with positive seconds; got {dict(times)!r}")
+    if odd := [shape for shape in times if len(shape) != 3]:
+        raise ValueError(f"times has the shape {odd[0]!r}; a matmul has three sizes (m, k, n)")
     costs = [roofline.matmul(*shape, x=dtype, w=dtype) for shape in times]
     measured = np.array(list(times.values()))
     flops = np.array([cost.total_flops for cost in costs], float)
