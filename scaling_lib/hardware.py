@@ -211,9 +211,8 @@ class Slice:
     count: int = 1
 
     def __post_init__(self) -> None:
-        units.size("count", self.count)
-        for n in self.shape:
-            units.size("shape", n)
+        object.__setattr__(self, "count", units.size("count", self.count))
+        object.__setattr__(self, "shape", tuple(units.size("shape", n) for n in self.shape))
         if why := _why_not(self.chip, self.shape):
             raise ValueError(f"shape={'x'.join(map(str, self.shape))!r} cannot be built from {self.chip}: {why}")
 

@@ -67,7 +67,11 @@ def human(value: float, unit: str = "", digits: int = 3) -> str:
         value: in base units (bytes, seconds, FLOPs); negative and zero are fine.
         unit: "B", "B/s", "FLOPs", "FLOP/s", "OP/s", "Hz", "s", "GiB" (value still in bytes); other text gets no prefix.
         digits: significant digits.
+
+    Raises:
+        ValueError: for a value that is not a finite number, or digits that are no whole number of at least 1.
     """
+    value, digits = number("value", value), size("digits", digits)
     if unit == "GiB":
         return f"{_significant(value / GIB, digits)} GiB"
     steps = _SMALL if unit == "s" else _DECIMAL if unit in _PREFIXED else ((1.0, ""),)

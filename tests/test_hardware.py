@@ -238,3 +238,9 @@ def test_figures_are_copied_so_that_a_chip_cannot_be_changed_from_outside():
 def test_a_wrap_needs_the_full_length_of_the_pod():
     long = dataclasses.replace(chip("v5e"), name="long", pod_shape=(8, 16))
     assert hardware.Slice(long, (8, 16)).wraps == (False, True)
+
+
+def test_a_slice_holds_plain_integers():
+    s = hardware.Slice(chip("v5e"), [4.0, 8], count=2.0)  # type: ignore[arg-type]
+    assert s == hardware.Slice(chip("v5e"), (4, 8), count=2)
+    assert str(s) == "2 × v5e:4x8"

@@ -121,3 +121,9 @@ def test_number_refuses_bytes_and_takes_its_minimum():
 
 def test_up_to_three_near_names_are_offered():
     assert units.near("int", ["int4", "int8", "int16", "zzz"]).count(" or ") == 2
+
+
+@pytest.mark.parametrize(("value", "digits"), [(math.nan, 3), (math.inf, 3), ("8", 3), (10**400, 3), (1.0, 0), (1.0, 2.5)])
+def test_human_refuses_what_it_cannot_print(value, digits):
+    with pytest.raises(ValueError, match=r"^(value|digits)"):
+        units.human(value, "B", digits)
