@@ -127,3 +127,9 @@ def test_up_to_three_near_names_are_offered():
 def test_human_refuses_what_it_cannot_print(value, digits):
     with pytest.raises(ValueError, match=r"^(value|digits)"):
         units.human(value, "B", digits)
+
+
+def test_a_number_beyond_the_prefixes_is_written_with_its_power_of_ten():
+    assert units.human(4.36e30, "s") == "4.36e+30 s"
+    assert units.human(2e45, "FLOPs") == "2e+27 EFLOPs"
+    assert units.human(999e12, "s") == "999,000,000,000,000 s"
