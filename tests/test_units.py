@@ -127,3 +127,10 @@ def test_up_to_three_near_names_are_offered():
 def test_human_refuses_what_it_cannot_print(value, digits):
     with pytest.raises(ValueError, match=r"^(value|digits)"):
         units.human(value, "B", digits)
+
+
+@pytest.mark.parametrize("name", ["f4", "f8", "i4", "i8"])
+def test_names_that_numpy_reads_otherwise_are_refused(name):
+    # numpy: f4 is float32 and i8 is int64, eight times the size of fp4 and int8.
+    with pytest.raises(ValueError, match=f"dtype='{name}' is unknown"):
+        units.itemsize(name)
