@@ -65,8 +65,8 @@ class Chip:
     """
 
     name: str
-    peak_flops_per_s: Mapping[str, float]
-    figures: Mapping[str, float] = field(default_factory=dict)
+    peak_flops_per_s: Mapping[str, float] = field(hash=False)
+    figures: Mapping[str, float] = field(default_factory=dict, hash=False)
     vendor: str = ""
     kind: Literal["tpu", "gpu", "cpu"] = "cpu"
     pod_shape: tuple[int, ...] = ()
@@ -97,11 +97,18 @@ class Chip:
 
     def __post_init__(self) -> None:
         peaks = {units.dtype_name(dtype): rate for dtype, rate in self.peak_flops_per_s.items()}
+        if len(peaks) < len(self.peak_flops_per_s):
+            raise ValueError(f"{self.name}: peak_flops_per_s names one dtype twice: {', '.join(map(str, self.peak_flops_per_s))}")
+        if self.kind not in ("tpu", "gpu", "cpu"):
+            raise ValueError(f"{self.name}: kind={self.kind!r} is none of 'tpu', 'gpu', 'cpu'")
         if unknown := set(self.figures) - set(quantities()):
             raise ValueError(f"{self.name}: unknown quantity {min(unknown)!r}; {units.near(min(unknown), quantities())}")
         for name, value in [*peaks.items(), *self.figures.items()]:
             if units.number(f"{self.name}: {name}", value) <= 0:
                 raise ValueError(f"{self.name}: {name}={value!r} must be positive")
+            figure = vars(Chip).get(name)
+            if isinstance(figure, _Figure) and figure.kind is int:
+                units.size(f"{self.name}: {name}", value)
         object.__setattr__(self, "peak_flops_per_s", peaks)
         object.__setattr__(self, "figures", dict(self.figures))
 
@@ -171,7 +178,7 @@ CHIPS: Mapping[str, Chip]
 
 def __getattr__(name: str) -> Any:
     if name == "CHIPS":
-        return MappingProxyType(_chips())
+        return MappingProxyType({name: replace(known) for name, known in _chips().items()})  # copies: nobody can change ours
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -184,7 +191,7 @@ def chip(name: str) -> Chip:
     key = str(name).strip().lower()
     key = _ALIASES.get(key, key)
     if key in _chips():
-        return _chips()[key]
+        return replace(_chips()[key])
     if cloud := _cloud_name(key):
         raise ValueError(f"chip={name!r} is a whole slice; {cloud}")
     raise ValueError(f"chip={name!r} is unknown; {units.near(key, [*_chips(), *_ALIASES])}")
@@ -211,6 +218,8 @@ class Slice:
     count: int = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.chip, Chip):
+            raise ValueError(f"chip={self.chip!r} is not a Chip; look it up with hardware.chip(...)")
         object.__setattr__(self, "count", units.size("count", self.count))
         object.__setattr__(self, "shape", tuple(units.size("shape", n) for n in self.shape))
         if why := _why_not(self.chip, self.shape):
@@ -234,7 +243,10 @@ class Slice:
     @property
     def hosts(self) -> int:
         """Host machines in all slices together."""
-        return self.count * max(1, math.ceil(math.prod(self.shape) / self.chip.chips_per_host))
+        per_host = self.chip.chips_per_host
+        if self.chip.kind == "tpu":
+            return self.count * math.ceil(math.prod(self.shape) / per_host)
+        return self.count * self.shape[1] * math.ceil(self.shape[0] / per_host)
 
     @property
     def wraps(self) -> tuple[bool, ...]:
@@ -269,7 +281,7 @@ def slice_of(name: str, count: int = 1) -> Slice:
     text = str(name).strip().lower()
     if cloud := _cloud_name(text):
         raise ValueError(f"slice={name!r} is a Cloud name; {cloud}")
-    match = re.fullmatch(r"(.+):(\d+(?:x\d+)*)", text)
+    match = re.fullmatch(r"(.+):([0-9]{1,6}(?:x[0-9]{1,6})*)", text)
     if not match:
         raise ValueError(f"slice={name!r} does not read as chip:shape; write it like 'v5e:16x16', 'v5p:8x8x8' or 'h100:8x4'")
     return Slice(chip(match[1]), tuple(map(int, match[2].split("x"))), count)
@@ -277,6 +289,8 @@ def slice_of(name: str, count: int = 1) -> Slice:
 
 def _why_not(chip: Chip, shape: tuple[int, ...]) -> str | None:
     """Why `shape` cannot be built from `chip`, with the nearest shapes that can; None where it can."""
+    if chip.kind == "tpu" and not chip.pod_shape:
+        return "it has no pod_shape; give the chip one, like pod_shape=(16, 16)"
     if chip.kind != "tpu":
         if len(shape) != 2:
             return "give GPUs a node and nodes, like 'h100:8x4'"
@@ -287,10 +301,10 @@ def _why_not(chip: Chip, shape: tuple[int, ...]) -> str | None:
         return None
     if len(shape) != len(chip.pod_shape):
         why = f"its torus has {len(chip.pod_shape)} axes"
-    elif any(n > most for n, most in zip(sorted(shape), sorted(chip.pod_shape), strict=True)):
-        why = f"a pod is at most {'x'.join(map(str, chip.pod_shape))}"
+    elif math.prod(shape) > (most := math.prod(chip.pod_shape)):
+        why = f"a pod has {most} chips"
     elif len(shape) == 2:
-        why = "both axes must be even, or 1x1"
+        why = "it is none of 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"
     else:
         why = "inside a 4x4x4 cube the axes are 1, 2 or 4 and a host is 2x2x1; above it every axis is a multiple of 4"
     wanted = math.prod(shape)
@@ -300,10 +314,18 @@ def _why_not(chip: Chip, shape: tuple[int, ...]) -> str | None:
 
 @cache
 def _tpu_shapes_of_pod(pod_shape: tuple[int, ...]) -> frozenset[tuple[int, ...]]:
-    if len(pod_shape) == 2:
-        shapes = set(itertools.product(*(range(2, n + 1, 2) for n in pod_shape)))
-    else:
-        cubes = itertools.product(*(range(4, n + 1, 4) for n in pod_shape))
+    shapes: set[tuple[int, ...]]
+    if len(pod_shape) == 2:  # those the vendor lists; the v5e compiler refuses many others
+        listed = [(2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16)]
+        shapes = {shape for shape in listed if shape[0] <= min(pod_shape) and shape[1] <= max(pod_shape)}
+    else:  # optical switches join any cubes of a pod: the number of cubes is limited, not the length of an axis
+        most = math.prod(pod_shape) // 64
+        cubes = {
+            (4 * a, 4 * b, 4 * c)
+            for a in range(1, most + 1)
+            for b in range(1, most // a + 1)
+            for c in range(1, most // (a * b) + 1)
+        }
         shapes = {*cubes, (2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4)}
     turned = {turn for shape in shapes for turn in itertools.permutations(shape)}
     hosts_fit = {shape for shape in turned if shape[0] % 2 == shape[1] % 2 == 0}  # a host's chips are wired 2 x 2
@@ -316,18 +338,18 @@ def _tpu_shapes(chip: Chip) -> frozenset[tuple[int, ...]]:
 
 def _cloud_name(text: str) -> str | None:
     """For a Cloud accelerator type ("v5p-128"), words that say which slice it is; None for any other text."""
-    match = re.fullmatch(r"(v4|v5p|v5litepod|v5e|v6e|tpu7x|v7x)-(\d+)", text)
+    match = re.fullmatch(r"(v4|v5p|v5litepod|v5e|v6e|tpu7x|v7x)-([0-9]{1,6})", text)
     if not match:
         return None
     of, number = _chips()[_ALIASES.get(match[1], match[1])], int(match[2])
-    counts_cores = of.name in ("v4", "v5p")
-    if of.name == "tpu7x":
-        return f"write the slice by its shape, like 'tpu7x:4x4x4' ({of.cores} cores and {of.devices} JAX devices per chip)"
-    chips = number // of.cores if counts_cores else number
+    counts_cores = of.cores > 1
+    chips, rest = divmod(number, of.cores) if counts_cores else (number, 0)
+    if rest or not chips:
+        return f"it counts {'cores, two per chip' if counts_cores else 'chips'}, and {number} is no whole number of chips"
     same = [shape for shape in _tpu_shapes(of) if math.prod(shape) == chips and list(shape) == sorted(shape)]
     same = same or [shape for shape in _tpu_shapes(of) if math.prod(shape) == chips]
     counted = f"it counts {'cores, two per chip' if counts_cores else 'chips'}, so {number} is {chips} chips"
     if not same:
         return f"{counted}, and no {of} slice has that many"
-    best = min(same, key=lambda shape: (max(shape), shape))
+    best = min(same, key=lambda shape: (sum(shape), shape))  # the one most like a cube
     return f"{counted}: write '{of}:{'x'.join(map(str, best))}'"

@@ -38,7 +38,7 @@ class Cost:
         ValueError: for a figure that is negative or not finite.
     """
 
-    flops: Mapping[str, float] = field(default_factory=dict)
+    flops: Mapping[str, float] = field(default_factory=dict, hash=False)
     vpu_flops: float = 0
     vmem_bytes: float = 0
     hbm_bytes: float = 0
@@ -47,6 +47,8 @@ class Cost:
     pcie_bytes: float = 0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.flops, Mapping):
+            raise ValueError(f"flops={self.flops!r} does not say the dtype; write it like {{'bf16': 2e12}}")
         flops: dict[str, float] = {}
         for dtype, count in self.flops.items():
             units.number(f"flops[{dtype!r}]", count, minimum=0)
@@ -154,6 +156,9 @@ def bound(cost: Cost, chip: Chip, *, ici: Literal["achievable", "peak"] = "achie
     NB: real chips do not quite reach their peaks, and start-up time is left out, so a run can take longer than the sum.
     Derived in chapters/01-roofline.md.
     """
+    if not isinstance(cost, Cost):
+        raise ValueError(f"cost={cost!r} is not a Cost; make one with matmul, einsum or Cost(...)")
+    _check(chip)
     parts = {}
     if any(cost.flops.values()):
         parts["mxu"] = sum(count / chip.flops_per_s(dtype) for dtype, count in cost.flops.items())
@@ -205,6 +210,8 @@ def matmul(
     m, k, n, batch = units.size("m", m), units.size("k", k), units.size("n", n), units.size("batch", batch)
     x_reads = w_reads = 1
     if tile is not None:
+        if not isinstance(tile, Sequence) or len(tile) != 2:
+            raise ValueError(f"tile={tile!r} is not a pair; give (rows, columns), like (256, 512)")
         rows, columns = (min(units.size("tile", t), limit) for t, limit in zip(tile, (m, n), strict=True))
         x_reads, w_reads = -(-n // columns), -(-m // rows)
     x_bytes, w_bytes = m * k * units.itemsize(x), k * n * units.itemsize(w)
@@ -236,7 +243,11 @@ def einsum(
 
     Derived in chapters/01-roofline.md.
     """
+    if not isinstance(spec, str) or not isinstance(sizes, Mapping):
+        raise ValueError(f"spec={spec!r}, sizes={sizes!r}: write them like 'bd,df->bf', {{'b': 8, 'd': 16, 'f': 32}}")
     terms, letters = _parse(spec, sizes)
+    if math is not None:
+        units.dtype_name(math)
     operands, output = terms[:-1], terms[-1]
     kinds = list(dtypes) if isinstance(dtypes, Sequence) and not isinstance(dtypes, str) else [dtypes] * len(terms)
     if len(kinds) != len(terms):
@@ -269,6 +280,7 @@ def ridge(
 
     Derived in chapters/01-roofline.md.
     """
+    _check(chip)
     return chip.flops_per_s(dtype) / _bytes_per_s(chip, _level(level), ici)
 
 
@@ -281,6 +293,7 @@ def attainable_flops_per_s(intensity: float, chip: Chip, dtype: object = "bf16",
         dtype: dtype of the arithmetic.
         level: the memory or network that supplies the bytes.
     """
+    _check(chip)
     units.number("intensity", intensity, minimum=0)
     return min(chip.flops_per_s(dtype), intensity * _bytes_per_s(chip, _level(level), "achievable"))
 
@@ -333,6 +346,11 @@ def critical_batch(
     return CriticalBatch(asymptotic=w_bytes * critical / FLOPS_PER_MAC, exact=k * n * w_bytes / spare if spare > 0 else None)
 
 
+def _check(chip: Chip) -> None:
+    if not isinstance(chip, Chip):
+        raise ValueError(f"chip={chip!r} is not a Chip; look it up with hardware.chip(...)")
+
+
 def _bytes_per_s(chip: Chip, level: Level, ici: str) -> float:
     if ici not in ("achievable", "peak"):
         raise ValueError(f"ici={ici!r} is neither 'achievable' nor 'peak'")
@@ -368,6 +386,10 @@ def _parse(spec: str, sizes: Mapping[str, int]) -> tuple[list[str], list[str]]:
         raise ValueError(f"spec={spec!r} may hold letters, ',' and '->' only")
     if any(len(set(term)) < len(term) for term in terms):
         raise ValueError(f"spec={spec!r} repeats a letter within one array; diagonals are not priced")
+    if lone := [a for a in letters if a not in output and len(terms) == 3 and "".join(terms[:-1]).count(a) == 1]:
+        raise ValueError(
+            f"spec={spec!r} sums over {lone[0]!r}, which one operand alone has; sum it first, in an einsum of its own"
+        )
     if unknown := set(output) - set("".join(terms[:-1])):
         raise ValueError(f"spec={spec!r} has output letter {min(unknown)!r} that no operand has")
     if missing := set(letters) - set(sizes):

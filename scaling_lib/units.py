@@ -23,9 +23,9 @@ ITEMSIZE: Mapping[str, float] = MappingProxyType(
 
 _ALIASES = {
     "float64": "f64", "float32": "f32", "bfloat16": "bf16", "float16": "f16", "half": "f16",
-    "float8": "fp8", "f8": "fp8", "float8_e4m3": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
-    "float4": "fp4", "f4": "fp4", "float4_e2m1fn": "fp4",
-    "s32": "int32", "i32": "int32", "s16": "int16", "i16": "int16", "s8": "int8", "i8": "int8", "s4": "int4", "i4": "int4",
+    "float8": "fp8", "float8_e4m3": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8",
+    "float4": "fp4", "float4_e2m1fn": "fp4",
+    "s32": "int32", "s16": "int16", "s8": "int8", "s4": "int4",
 }  # fmt: skip
 
 _DECIMAL = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))

@@ -133,13 +133,13 @@ def test_dcn_of_a_slice_is_the_share_of_all_its_chips():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("v5e:3x5", r"both axes must be even, or 1x1; nearest: v5e:4x4"),
-        ("v5e:32x32", r"a pod is at most 16x16; nearest: v5e:16x16"),
+        ("v5e:3x5", r"none of 1x1, 2x2.*nearest: v5e:4x4"),
+        ("v5e:32x32", r"a pod has 256 chips; nearest: v5e:16x16"),
         ("v5e:4x4x4", r"its torus has 2 axes"),
         ("v5p:3x3x3", r"inside a 4x4x4 cube.*nearest"),
         ("v5p:4x4x6", r"every axis is a multiple of 4"),
         ("v5p:2x1x2", r"a host is 2x2x1"),
-        ("v5p:16x20x32", r"a pod is at most 16x20x28"),
+        ("v5p:16x20x32", r"a pod has 8960 chips"),
         ("v7:2x2", r"its torus has 3 axes"),
         ("v5q:4x4", r"chip='v5q' is unknown; did you mean"),
         ("h100:16x2", r"joins at most 8 GPUs"),
@@ -151,7 +151,11 @@ def test_dcn_of_a_slice_is_the_share_of_all_its_chips():
         ("v5p-8", r"write 'v5p:2x2x1'"),
         ("v5litepod-16", r"counts chips, so 16 is 16 chips: write 'v5e:4x4'"),
         ("v5p-6", r"no v5p slice has that many"),
-        ("tpu7x-128", r"write the slice by its shape"),
+        ("tpu7x-128", r"two per chip, so 128 is 64 chips: write 'tpu7x:4x4x4'"),
+        ("v5p-9", r"9 is no whole number of chips"),
+        ("v5e:2x16", r"none of"),
+        ("v5e:12x4", r"none of"),
+        ("v5e:6x6", r"none of"),
     ],
 )
 def test_impossible_slices_say_what_would_do(name, words):
@@ -217,7 +221,7 @@ def test_a_slice_prints_its_name_and_how_many():
     assert (str(slice_of("v5e:4x4")), str(slice_of("v5e:4x4", count=2))) == ("v5e:4x4", "2 × v5e:4x4")
 
 
-@pytest.mark.parametrize("name", ["v5p:28x20x16", "v5p:8x4x4", "v5p:4x2x4", "v5p:2x4x4", "v5e:16x2", "v4:4x4x12"])
+@pytest.mark.parametrize("name", ["v5p:28x20x16", "v5p:8x4x4", "v5p:4x2x4", "v5p:2x4x4", "v5e:16x8", "v4:4x4x12"])
 def test_slices_may_be_turned(name):
     assert slice_of(name).name == name
 
@@ -244,3 +248,102 @@ def test_a_slice_holds_plain_integers():
     s = hardware.Slice(chip("v5e"), [4.0, 8], count=2.0)  # type: ignore[arg-type]
     assert s == hardware.Slice(chip("v5e"), (4, 8), count=2)
     assert str(s) == "2 × v5e:4x8"
+
+
+# What MaxText and xpk make of Cloud names (AI-Hypercomputer/maxtext accelerator_to_spec_map.py), which the compiler takes too.
+CLOUD = [
+    "v4-8=v4:2x2x1",
+    "v4-16=v4:2x2x2",
+    "v4-32=v4:2x2x4",
+    "v4-64=v4:2x4x4",
+    "v4-128=v4:4x4x4",
+    "v4-384=v4:4x4x12",
+    "v4-1536=v4:8x8x12",
+    "v4-4096=v4:8x16x16",
+    "v4-6912=v4:12x12x24",
+    "v5p-256=v5p:4x4x8",
+    "v5p-640=v5p:4x4x20",
+    "v5p-1152=v5p:4x12x12",
+    "v5p-1408=v5p:4x4x44",
+    "v5p-2176=v5p:4x4x68",
+    "v5p-3456=v5p:12x12x12",
+    "v5p-6016=v5p:4x4x188",
+    "v5p-6144=v5p:12x16x16",
+    "v5p-6272=v5p:4x28x28",
+    "v5p-6400=v5p:8x20x20",
+    "v5p-9216=v5p:12x16x24",
+    "v5p-10368=v5p:12x12x36",
+    "v5p-12288=v5p:16x16x24",
+    "v5p-13824=v5p:12x24x24",
+    "v5p-17920=v5p:16x20x28",
+    "v5litepod-1=v5e:1x1",
+    "v5litepod-4=v5e:2x2",
+    "v5litepod-8=v5e:2x4",
+    "v5litepod-16=v5e:4x4",
+    "v5litepod-32=v5e:4x8",
+    "v5litepod-64=v5e:8x8",
+    "v5litepod-128=v5e:8x16",
+    "v5litepod-256=v5e:16x16",
+    "v6e-1=v6e:1x1",
+    "v6e-8=v6e:2x4",
+    "v6e-128=v6e:8x16",
+    "v6e-256=v6e:16x16",
+    "tpu7x-2=tpu7x:1x1x1",
+    "tpu7x-8=tpu7x:2x2x1",
+    "tpu7x-128=tpu7x:4x4x4",
+]
+
+
+@pytest.mark.parametrize("pair", CLOUD)
+def test_a_cloud_name_is_refused_with_the_slice_that_cloud_builds(pair):
+    cloud, name = pair.split("=")
+    with pytest.raises(ValueError, match=f"write '{name}'"):
+        slice_of(cloud)
+    with pytest.raises(ValueError, match=f"whole slice.*write '{name}'"):
+        chip(cloud)
+    assert slice_of(name).shape == tuple(map(int, name.split(":")[1].split("x")))
+
+
+def test_2d_slices_are_those_that_the_vendor_lists():
+    listed = {(1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16)}
+    for name in ("v5e", "v6e"):
+        assert {tuple(sorted(shape)) for shape in hardware._tpu_shapes(chip(name))} == listed
+        assert slice_of(f"{name}:4x2").shape == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "hosts"),
+    [("h100:8x4", 1, 4), ("h100:2x8", 1, 8), ("h100:1x8", 3, 24), ("gb200:5x3", 1, 6), ("gb200:72x2", 1, 36), ("v5e:2x2", 3, 3),
+     ("v5e:1x1", 2, 2), ("v5p:2x2x1", 2, 2)],
+)  # fmt: skip
+def test_hosts_are_counted_node_by_node_and_slice_by_slice(name, count, hosts):
+    assert slice_of(name, count=count).hosts == hosts
+
+
+def test_chips_and_slices_are_dictionary_keys():
+    assert {slice_of("v5e:4x4"): 1, chip("v5e"): 2}[slice_of("v5e:4x4")] == 1
+    assert hash(chip("v5e")) == hash(dataclasses.replace(chip("v5e")))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Chip("mine", {"bf16": 1, "bfloat16": 2}), "names one dtype twice"),
+        (lambda: Chip("mine", {}, kind="tpus"), "kind='tpus'"),  # type: ignore[arg-type]
+        (lambda: Chip("mine", {}, {"devices": 1.9}), "devices=1.9 is not a size"),
+        (lambda: hardware.Slice("v5e", (4, 4)), "chip='v5e' is not a Chip"),  # type: ignore[arg-type]
+        (lambda: hardware.Slice(Chip("mine", {}, kind="tpu"), (4, 4)), "no pod_shape"),
+        (lambda: slice_of("v5e:" + "9" * 5000), "does not read as chip:shape"),
+    ],
+)
+def test_what_is_no_chip_or_slice_is_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_the_catalog_cannot_be_changed_through_a_chip():
+    before = chip("v5e").hbm_bytes_per_s
+    chip("v5e").figures["hbm_bytes_per_s"] = 1  # type: ignore[index]
+    CHIPS["v5e"].figures["hbm_bytes_per_s"] = 1  # type: ignore[index]
+    assert chip("v5e").hbm_bytes_per_s == hardware.CHIPS["v5e"].hbm_bytes_per_s == before
+    CHIPS["v5e"].figures["hbm_bytes_per_s"] = before  # type: ignore[index]

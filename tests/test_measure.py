@@ -157,3 +157,17 @@ def test_bad_timing_arguments_are_refused(name, bad):
         measure.interleaved({"a": measure.matmul(3, 5, 7)}, **{name: bad})
     with pytest.raises(ValueError, match="calls is empty"):
         measure.interleaved({})
+
+
+def test_the_bytes_of_an_int8_matmul_are_those_of_its_int32_result():
+    machine = measure.Machine(Chip("known", {"int8": 4e5}, {"hbm_bytes_per_s": 1e4}), 0.0)
+    shapes = [(64, 64, 64), (65, 64, 64), (66, 64, 64), (64, 4096, 64)]  # three memory-bound, one compute-bound
+    times = {s: machine.seconds(roofline.matmul(*s, x="int8", w="int8", out="int32")) for s in shapes}
+    assert measure.fit(times, 1e4, dtype="int8", start=False).chip.flops_per_s("int8") == pytest.approx(4e5, rel=0.02)
+
+
+def test_by_default_a_median_has_thirty_samples_of_four_milliseconds():
+    import inspect
+
+    defaults = {name: p.default for name, p in inspect.signature(measure.interleaved).parameters.items()}
+    assert (defaults["rounds"], defaults["sample_s"], defaults["budget_s"]) == (30, 4e-3, 12.0)

@@ -382,3 +382,31 @@ def test_the_fabric_of_a_gpu_stands_in_for_its_links():
     h100 = chip("h100")
     assert rl.bound(Cost(ici_bytes=450), h100).lower_s == 450 / h100.fabric_bytes_per_s
     assert rl.ridge(h100, level="ici") == h100.flops_per_s() / h100.fabric_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: rl.ridge("v5e"), "chip='v5e' is not a Chip"),
+        (lambda: rl.bound(rl.matmul(3, 5, 7), "v5e"), "chip='v5e' is not a Chip"),
+        (lambda: rl.bound(1e12, chip("v5e")), "is not a Cost"),
+        (lambda: rl.attainable_flops_per_s(1, "v5e"), "chip='v5e'"),
+        (lambda: rl.critical_batch("v5e", k=8, n=8), "chip='v5e'"),
+        (lambda: Cost(flops=1e12), "does not say the dtype"),
+        (lambda: rl.matmul(3, 5, 7, tile=4), "tile=4 is not a pair"),
+        (lambda: rl.matmul(3, 5, 7, tile=(4, 4, 4)), "is not a pair"),
+        (lambda: rl.einsum("ab,cd->ad", {"a": 2, "b": 3, "c": 5, "d": 7}), "sums over 'b', which one operand alone has"),
+        (lambda: rl.einsum("bd->b", {"b": 3, "d": 5}, math="bf61"), "dtype='bf61'"),
+        (lambda: rl.einsum("bd,df->bf", [1, 2, 3]), "sizes="),
+    ],
+)
+def test_arguments_of_another_kind_are_a_clear_error(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def test_the_output_takes_the_dtype_of_the_activations_unless_told():
+    kinds = {"x": "bf16", "w": "int8"}
+    told = rl.critical_batch(EVERY_DTYPE, k=2048, n=4096, out="bf16", **kinds)
+    assert rl.critical_batch(EVERY_DTYPE, k=2048, n=4096, **kinds) == told
+    assert rl.matmul(3, 5, 7, **kinds) == rl.matmul(3, 5, 7, out="bf16", **kinds)

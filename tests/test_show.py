@@ -188,3 +188,28 @@ def test_the_style_is_large_enough_to_read_at_half_size():
         plots.use_style()
         width_px = mpl.rcParams["figure.figsize"][0] * 72
         assert mpl.rcParams["font.size"] / width_px * 350 > 9  # on a phone, in CSS pixels
+
+
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), "240"])
+def test_an_exercise_without_a_right_value_is_an_error(bad):
+    with pytest.raises(ValueError, match="expected="):
+        check.answer(..., bad)
+
+
+def test_the_right_value_is_told_and_not_the_readers():
+    assert check.answer(243, 240.0, unit="tokens").words == "Right: 240 tokens."
+    assert "half" not in check.answer(121, 240.0, tolerance=1e-3).words
+
+
+def test_what_cannot_be_drawn_or_listed_is_refused():
+    with pytest.raises(ValueError, match=r"dtypes=\(\)"):
+        plots.roofline(chip("v5e"), dtypes=())
+    with pytest.raises(ValueError, match="quantities holds 'hbm_gb', which no chip has; did you mean"):
+        tables.chips([chip("v5e")], ["hbm_gb"])
+    assert tables.figure("hbm_bytes", 2**30) == "1 GiB"
+
+
+def test_a_fifth_dtype_is_still_drawn():
+    many = CHIPS["v5e"].peak_flops_per_s | {"f32": 1e13, "fp8": 2e14, "int4": 4e14}
+    c = type(chip("v5e"))("many", many, {"hbm_bytes_per_s": 1e12})
+    assert len(lines(plots.roofline(c, dtypes=list(many)))) == 1 + 5

@@ -71,3 +71,27 @@ def test_the_newest_tested_jax_does_not_warn(monkeypatch):
 
 def test_a_mesh_takes_only_the_devices_it_needs():
     assert run("simulate.mesh(X=8); print(len(simulate.mesh(Y=3, Z=2).devices.ravel()))").strip() == "6"
+
+
+@pytest.mark.parametrize("axes", [{"X": 10**5}, {"X": 10**12, "Y": 10**12}])
+def test_a_huge_mesh_is_refused_and_does_not_hang(axes):
+    with pytest.raises(ValueError, match="pretend devices is too large"):
+        simulate.mesh(**axes)
+
+
+def test_only_cpu_devices_are_asked_for(monkeypatch):
+    asked = []
+    devices = simulate.jax.devices
+    monkeypatch.setattr(simulate.jax, "devices", lambda kind=None: asked.append(kind) or devices(kind))
+    simulate.mesh(X=1)
+    assert asked == ["cpu"]
+
+
+def test_jax_told_to_leave_the_cpu_out_is_one_clear_message():
+    done = run("import jax\njax.devices = lambda kind=None: (_ for _ in ()).throw(RuntimeError('no cpu'))\nsimulate.mesh(X=2)")
+    assert done.startswith("RuntimeError: JAX was told to leave the CPU out")
+    assert "JAX_PLATFORMS=tpu,cpu" in done
+
+
+def test_a_count_set_before_is_not_lowered():
+    assert run("jax.config.update('jax_num_cpu_devices', 8); simulate.mesh(X=4); print(len(jax.devices('cpu')))").strip() == "8"

@@ -51,6 +51,8 @@ def answer(
     Returns:
         A verdict that shows as one sentence; it never gives away the value before the answer is right.
     """
+    expected = units.number("expected", expected)
+    units.number("tolerance", tolerance, minimum=0)
     if given is ...:
         return Verdict(False, "Not answered yet: replace the ... with your number.")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
@@ -65,8 +66,13 @@ def roofline(
     Returns:
         The axes.
 
+    Raises:
+        ValueError: for no dtypes or no levels, or a rate that no source states for the chip.
+
     Derived in chapters/01-roofline.md.
     """
+    if not dtypes or not levels:
+        raise ValueError(f"dtypes={dtypes!r}, levels={levels!r}: give at least one of each")
     ax = ax or new_axes("arithmetic intensity (FLOPs per byte moved)", f"attainable on {chip} (FLOP/s)")
     low, high = intensities
     top = max(chip.flops_per_s(dtype) for dtype in dtypes)
@@ -76,7 +82,7 @@ def roofline(
         ys = [rl.attainable_flops_per_s(x, chip, max(dtypes, key=chip.flops_per_s), level=level) for x in xs]
         rate = top / knee
         ax.plot(xs, ys, color=COLORS[level], label=f"{level.upper()}, {units.human(rate, 'B/s')}")
-    for dtype, dash in zip(dtypes, DASHES, strict=False):
+    for dtype, dash in zip(dtypes, itertools.cycle(DASHES), strict=False):
         peak = chip.flops_per_s(dtype)
         start = rl.ridge(chip, dtype, level=levels[0])
         ax.plot(

@@ -42,6 +42,9 @@ def chips(chips: Iterable[Chip] | None = None, quantities: Sequence[str] | None 
         quantities: names of `Chip` figures for the columns; the main ones, after the peaks, if not given.
     """
     many = list(hardware.CHIPS.values() if chips is None else chips)
+    for name in quantities or ():
+        if name not in hardware.quantities():
+            raise ValueError(f"quantities holds {name!r}, which no chip has; {units.near(name, hardware.quantities())}")
     rows = []
     for chip in many:
         row: dict[str, object] = {"chip": chip.name}

@@ -12,6 +12,9 @@ import jax
 
 from scaling_lib import units
 
+MOST_DEVICES = 1024
+"""Largest simulated mesh: 2,048 devices take a second to make, 8,192 half a minute, 100,000 never return."""
+
 OLDEST_JAX = (0, 10)
 NEWEST_JAX = (0, 12)
 """The course is tested on both ends of this range."""
@@ -67,6 +70,8 @@ def mesh(**axes: int) -> jax.sharding.Mesh:
     if not axes:
         raise ValueError("axes is empty; name at least one, like mesh(X=8)")
     shape = tuple(units.size(name, n) for name, n in axes.items())
+    if math.prod(shape) > MOST_DEVICES:
+        raise ValueError(f"mesh of {math.prod(shape)} pretend devices is too large; one machine can pretend {MOST_DEVICES}")
     devices = _cpu_devices(math.prod(shape))
     kinds = (jax.sharding.AxisType.Auto,) * len(shape)
     return jax.make_mesh(shape, tuple(axes), axis_types=kinds, devices=devices)
@@ -74,8 +79,13 @@ def mesh(**axes: int) -> jax.sharding.Mesh:
 
 def _cpu_devices(count: int) -> list[jax.Device]:
     with contextlib.suppress(RuntimeError):  # JAX has started; what it has may still be enough
-        jax.config.update("jax_num_cpu_devices", count)  # type: ignore[no-untyped-call]
-    have = jax.devices("cpu")
+        wanted = max(count, getattr(jax.config, "jax_num_cpu_devices", 0))
+        jax.config.update("jax_num_cpu_devices", wanted)  # type: ignore[no-untyped-call]
+    try:
+        have = jax.devices("cpu")
+    except (AssertionError, RuntimeError) as error:
+        remedy = "unset JAX_PLATFORMS, or add cpu to it: JAX_PLATFORMS=tpu,cpu"
+        raise RuntimeError(f"JAX was told to leave the CPU out, and pretend devices are CPU devices: {remedy}") from error
     if len(have) < count:
         raise RuntimeError(
             f"{count} pretend devices are needed, but JAX has already started with {len(have)}: "
