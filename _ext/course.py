@@ -53,6 +53,12 @@ def _write_evals(app: Sphinx, exception: Exception | None) -> None:
         path.write_text(json.dumps(evals, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
+def _load_figures_late(app: Sphinx, page: str, template: str, context: dict[str, Any], document: Any) -> None:
+    """A reader on a phone should not wait for figures far below."""
+    if "body" in context:
+        context["body"] = context["body"].replace("<img ", '<img loading="lazy" ')
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Replaces the role, defines the substitution, and writes the record at the end."""
     app.setup_extension("myst_nb")
@@ -61,5 +67,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     ModifiedNotebookClient.__init__ = quiet
     app.add_role("eval", eval_role, override=True)
     app.connect("config-inited", _define_checked)
+    app.connect("html-page-context", _load_figures_late)
     app.connect("build-finished", _write_evals)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -198,23 +198,3 @@ if (linked) {
   loaded.then(show);
   linked.start().then(show); // what stands above has its height by now
 }
-
-addEventListener("click", async ({ target }) => {
-  const button = target.closest?.(".explorer-copy");
-  if (!button || button.dataset.label) return;
-  let box = button;
-  while (!box.querySelector(".explorer-python")) if (!(box = box.parentElement)) return;
-  const code = box.querySelector(".explorer-python");
-  button.dataset.label = button.textContent;
-  try {
-    await navigator.clipboard.writeText(code.textContent.trim());
-    button.textContent = "Copied";
-  } catch { // not allowed here, as on a page without https
-    getSelection().selectAllChildren(code);
-    button.textContent = "Selected; press Ctrl+C";
-  }
-  setTimeout(() => {
-    button.textContent = button.dataset.label;
-    delete button.dataset.label;
-  }, 2000);
-});
