@@ -66,7 +66,7 @@ types: $(READY)
 unit: $(READY)
 	$(PYTEST) -n auto -m "not book and not lab"
 
-pages: $(READY)
+pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _build/screens
 	$(PYTEST) -m book
 
 labs: $(READY)

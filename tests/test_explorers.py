@@ -66,7 +66,7 @@ def on_screen(explorer):
 
 
 def html_of(view):
-    return view.numbers + view.svg + view.python + view.link
+    return view.svg + view.numbers + view.python + view.link
 
 
 # What the views say.
@@ -427,7 +427,7 @@ def test_a_static_picture_stands_beside_the_widget():
     move(explorer, log2_m=9)
     bundle = explorer._repr_mimebundle_()
     view = roofline_view(**explorer.state)
-    assert bundle["text/html"] == view.numbers + view.svg
+    assert bundle["text/html"] == view.svg + view.numbers
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
     assert "button" not in bundle["text/html"]
     assert "roofline" in bundle["text/plain"]

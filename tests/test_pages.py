@@ -1,5 +1,7 @@
 """Every page of the built book in headless Chromium: phone and desktop, light and dark."""
 
+import os
+
 import pytest
 from playwright.sync_api import Error
 
@@ -59,8 +61,9 @@ def test_a_page_fits_its_screen_and_runs_without_errors(doc, site, context):
         assert page.evaluate("document.documentElement.dataset.theme") == theme
         too_wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         broken = page.evaluate(BROKEN_IMAGES)
-        SCREENS.mkdir(exist_ok=True)
-        page.screenshot(path=SCREENS / f"{doc.replace('/', '-')}-{width}-{theme}.png", full_page=True)
+        if "SCREENS" in os.environ:
+            SCREENS.mkdir(exist_ok=True)
+            page.screenshot(path=SCREENS / f"{doc.replace('/', '-')}-{width}-{theme}.png", full_page=True)
     except Error as error:
         pytest.fail(f"{doc}: {error}")
     finally:

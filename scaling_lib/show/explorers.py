@@ -50,7 +50,7 @@ class View:
     @property
     def static(self) -> str:
         """What stands in print, and on a page without JavaScript."""
-        return self.numbers + self.svg
+        return self.svg + self.numbers
 
 
 def roofline_view(chip: str, dtype: str, log2_m: int, k: int, n: int) -> View:
@@ -264,7 +264,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     def _show(self, state: dict[str, Any], view: View) -> None:
         self.state, self.shown = state, view
-        for output, html in zip(self._outputs, (view.numbers, view.svg, view.python + view.link), strict=True):
+        for output, html in zip(self._outputs, (view.svg, view.numbers, view.python + view.link), strict=True):
             output.value = html
 
     def _repr_mimebundle_(self, **_kwargs: object) -> dict[str, Any]:
