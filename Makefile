@@ -67,7 +67,7 @@ unit: $(READY)
 	$(PYTEST) -n auto -m "not book and not lab"
 
 pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _build/screens
-	$(PYTEST) -m book
+	$(PYTEST) -m book -n 2 --dist loadfile
 
 labs: $(READY)
 	$(PYTEST) -m lab

@@ -26,21 +26,11 @@ from tests.test_book import DOCS, HTML, ROOT
 pytestmark = pytest.mark.book
 CHAPTER = "chapters/01-roofline"
 LIVE = HTML / "_static/live"
-AXE = (ROOT / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")
+AXE = ROOT / "node_modules/axe-core/axe.min.js"
 VIEWS = {"roofline": explorers.roofline_view, "matmul": explorers.matmul_view}
 STARTS = {
     "roofline": {"chip": "v5e", "dtype": "bf16", "log2_m": 5, "k": 8192, "n": 8192},
     "matmul": {"m": 32, "k": 8192, "n": 28672, "x": "bf16", "w": "int8", "chip": "v5e"},
-}
-
-# What axe finds in markup of others, by rule: the selector of the elements, and why it stays.
-KNOWN = {
-    "label-content-name-mismatch": {
-        ".search-button-field": "the theme: the button's name is Search, its text adds the keys",
-        "details.hide > summary": "MyST-NB: the summary's name is Toggle hidden content, its text says Show",
-    },
-    "summary-name": {"summary:has(> .toctree-toggle)": "the theme: the arrow beside a part of the contents has no name"},
-    "aria-required-children": {".citation-list": "docutils: a list of citations holds divs and links"},
 }
 
 # Page errors that are not ours, with the reason.
@@ -547,9 +537,9 @@ def test_live_use_asks_no_other_host_and_misses_no_file(live, roofline):
 
 
 def axe(page):
-    """Serious and critical violations that are not known: rule, element, what to do."""
+    """Serious and critical violations: rule, element, what to do."""
     if not page.evaluate("!!window.axe"):
-        page.evaluate(AXE)
+        page.evaluate(AXE.read_text(encoding="utf-8"))
     options = {"resultTypes": ["violations"]}
     violations = page.evaluate("options => axe.run(options)", options)["violations"]
     return [
@@ -557,17 +547,11 @@ def axe(page):
         for rule in violations
         if rule["impact"] in ("serious", "critical")
         for node in rule["nodes"]
-        if not is_known(page, rule["id"], node["target"][0])
     ]
 
 
 def nothing(found):
     assert not found, "\n".join(found)
-
-
-def is_known(page, rule, target):
-    selectors = KNOWN.get(rule, {})
-    return any(page.evaluate("([t, s]) => !!document.querySelector(t)?.matches(s)", [target, each]) for each in selectors)
 
 
 def looks(page, *screens):

@@ -188,8 +188,6 @@ class Cell {
 
 const cells = [...document.querySelectorAll("div.cell.tag_live")].map((element, index) => new Cell(element, index));
 
-// MyST-NB names what opens a hidden input otherwise than it reads, which voice control cannot follow.
-for (const summary of document.querySelectorAll(".cell > details > summary")) summary.ariaLabel = null;
 
 const asked = new URLSearchParams(location.search).get("explorer");
 const linked = asked && cells.find(({ element }) => codeOf(element).includes(`${asked}_explorer(`));
