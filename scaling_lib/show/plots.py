@@ -1,4 +1,4 @@
-"""The book's one matplotlib style, its colors, and its roofline plot. Figure functions return the axes and never show them."""
+"""The book's one matplotlib style and its roofline plot. Figure functions return the axes and never show them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,8 @@ from matplotlib.ticker import EngFormatter
 from scaling_lib import roofline as rl
 from scaling_lib import units
 from scaling_lib.hardware import Chip
+from scaling_lib.show.palette import COLORS, NEUTRAL
 
-COLORS: Mapping[str, str] = {
-    "mxu": "#0072B2", "vpu": "#56B4E9", "vmem": "#E69F00", "hbm": "#D55E00",
-    "ici": "#009E73", "dcn": "#CC79A7", "pcie": "#666666",
-}  # fmt: skip
-"""One color a resource, the same in every figure of the book; told apart by color-blind readers (Okabe and Ito)."""
-
-NEUTRAL = "#333333"
 DASHES: Sequence[str] = ("-", "--", ":", "-.")
 
 

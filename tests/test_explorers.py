@@ -1,0 +1,475 @@
+"""Explorers: what they show is what the library says, in every state that their controls allow."""
+
+import itertools
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+from xml.etree import ElementTree
+
+import pytest
+from bs4 import BeautifulSoup
+
+from scaling_lib import roofline as rl
+from scaling_lib import units
+from scaling_lib.hardware import CHIPS, chip
+from scaling_lib.show import explorers, plots, svg
+from scaling_lib.show.explorers import matmul_explorer, matmul_view, roofline_explorer, roofline_view
+from scaling_lib.units import human
+
+ROOT = Path(__file__).parents[1]
+WITH_ROOFLINE = [c for c in CHIPS.values() if c.peak_flops_per_s and "hbm_bytes_per_s" in c.figures]
+PAIRS = [(c.name, dtype) for c in WITH_ROOFLINE for dtype in c.peak_flops_per_s]
+
+
+@pytest.fixture
+def link(monkeypatch):
+    """Sets what the page's address asks for."""
+
+    def set_link(**values):
+        monkeypatch.setattr(explorers, "LINK", values)
+
+    return set_link
+
+
+def rows(view):
+    """The table of numbers, by the name of the row."""
+    table = BeautifulSoup(view.numbers, "html.parser").find("table", class_="explorer-numbers")
+    assert all(row.th["scope"] == "row" for row in table.find_all("tr"))
+    return {row.th.text: row.td.text for row in table.find_all("tr")}
+
+
+def query(view):
+    """The state in a view's link."""
+    (anchor,) = BeautifulSoup(view.link, "html.parser").find_all("a", class_="explorer-link")
+    address = urlsplit(anchor["href"])
+    assert not address.netloc
+    assert not address.path
+    state = dict(parse_qsl(address.query))
+    assert address.fragment == f"explorer-{state['explorer']}"
+    return state
+
+
+def problem(explorer, field):
+    """The words beside a control."""
+    return BeautifulSoup(explorer.controls[field].problem.value, "html.parser").text
+
+
+def move(explorer, **values):
+    for field, value in values.items():
+        explorer.controls[field].widget.value = value
+
+
+def on_screen(explorer):
+    return "".join(output.value for output in explorer.children[-3:])
+
+
+def html_of(view):
+    return view.svg + view.numbers + view.python + view.link
+
+
+# What the views say.
+
+
+def expected(c, cost, critical, dtype):
+    limits, rate = rl.bound(cost, c), units.rate_unit(dtype)
+    return {
+        "operations": human(cost.total_flops, rate.replace("/s", "s")),
+        "bytes moved": human(cost.hbm_bytes, "B"),
+        "matrix unit (mxu)": human(limits.parts_s["mxu"], "s"),
+        "memory (hbm)": human(limits.parts_s["hbm"], "s"),
+        "maximum, all overlaps": human(limits.lower_s, "s"),
+        "sum, nothing overlaps": human(limits.upper_s, "s"),
+        "binds": limits.binds,
+        "critical batch, exact": "no m is enough" if critical.exact is None else f"m = {human(critical.exact, digits=4)}",
+        "critical batch, rule of thumb": f"m = {human(critical.asymptotic, digits=4)}",
+    }
+
+
+@pytest.mark.parametrize(("name", "dtype"), PAIRS)
+def test_the_roofline_view_shows_what_the_library_says(name, dtype):
+    for log2_m, (k, n) in itertools.product((0, 5, 14), ((256, 256), (8192, 8192), (256, 32768))):
+        view = roofline_view(name, dtype, log2_m, k, n)
+        cost = rl.matmul(2**log2_m, k, n, x=dtype, w=dtype)
+        critical = rl.critical_batch(chip(name), k=k, n=n, x=dtype, w=dtype)
+        shown = rows(view)
+        assert expected(chip(name), cost, critical, dtype).items() <= shown.items()
+        limits = rl.bound(cost, chip(name))
+        rate = units.rate_unit(dtype)
+        share = limits.flops_per_s / chip(name).flops_per_s(dtype)
+        assert shown[f"attained {rate}"] == f"{human(limits.flops_per_s, rate)}, {share:.1%} of the peak"
+        assert human(rl.ridge(chip(name), dtype)) in shown["intensity"]
+        assert shown["intensity"].startswith(f"{human(cost.intensity())} ")
+
+
+def test_the_matmul_view_tells_storage_from_arithmetic():
+    view = matmul_view(32, 8192, 28672, "bf16", "int8", "v5e")
+    cost = rl.matmul(32, 8192, 28672, x="bf16", w="int8")
+    critical = rl.critical_batch(chip("v5e"), k=8192, n=28672, x="bf16", w="int8")
+    assert expected(chip("v5e"), cost, critical, "bf16").items() <= rows(view).items()
+    assert "X[32, 8,192] in bf16 · W[8,192, 28,672] in int8" in view.numbers
+
+
+def test_one_state_in_full():
+    """A golden text: a changed constant, sign, unit or word shows here."""
+    view = roofline_view("v5e", "bf16", 5, 8192, 8192)
+    assert BeautifulSoup(view.numbers, "html.parser").get_text("|") == (
+        "X[32, 8,192] in bf16 · W[8,192, 8,192] in bf16. |Memory binds| on v5e: at most 26 TFLOP/s, 13.2% of the peak."
+        "|operations|4.29 GFLOPs|bytes moved|135 MB|intensity|31.8 FLOPs per byte; the ridge is 241"
+        "|matrix unit (mxu)|21.8 µs|memory (hbm)|165 µs|maximum, all overlaps|165 µs|sum, nothing overlaps|187 µs|binds|hbm"
+        "|attained FLOP/s|26 TFLOP/s, 13.2% of the peak|critical batch, exact|m = 255.5|critical batch, rule of thumb|m = 240.5"
+    )
+
+
+def test_where_no_batch_is_enough_the_view_says_so():
+    assert rows(roofline_view("v5e", "bf16", 14, 256, 256))["critical batch, exact"] == "no m is enough"
+
+
+def test_the_largest_sizes_stay_readable():
+    shown = rows(matmul_view(units.MAX_SIZE, units.MAX_SIZE, units.MAX_SIZE, "bf16", "bf16", "v5e"))
+    assert max(map(len, shown.values())) < 60
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        roofline_view("v5e", "bf16", 5, 8192, 8192),
+        roofline_view("h100", "int8", 14, 256, 32768),
+        matmul_view(77, 8192, 28672, "bf16", "int4", "tpu7x"),
+    ],
+)
+def test_the_code_to_copy_gives_the_same_numbers(view, capsys):
+    page = BeautifulSoup(view.python, "html.parser")
+    code = page.find("pre", class_="explorer-python").code.text
+    names = {}
+    exec(code, names)
+    cost, limits = names["cost"], names["limits"]
+    (dtype,) = cost.flops
+    (where,) = [c for c in WITH_ROOFLINE if f'chip("{c.name}")' in code]
+    assert expected(where, cost, names["critical"], dtype).items() <= rows(view).items()
+    assert str(limits) in capsys.readouterr().out
+    button = page.find("button", class_="explorer-copy")
+    assert (button["type"], button.text) == ("button", "Copy as Python")
+    assert max(map(len, code.splitlines())) <= 70
+
+
+# The figure.
+
+
+def labels(figure):
+    """Every text of a figure with its box: left, top, right, bottom, from above."""
+    boxes = {}
+    for number, text in enumerate(ElementTree.fromstring(figure).iter("{http://www.w3.org/2000/svg}text")):
+        x, y = float(text.get("x")), float(text.get("y"))
+        width = svg.Label(text.text, 0, 0).width
+        left = x - {"start": 0, "middle": width / 2, "end": width}[text.get("text-anchor")]
+        boxes[number, text.text] = (left, y - 0.75 * svg.FONT, left + width, y + 0.25 * svg.FONT)
+    return boxes
+
+
+def overlap(a, b):
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+EXTREMES = [
+    (1, 1, 1, "bf16", "int4"),
+    (10**15, 10**15, 10**15, "bf16", "bf16"),
+    (1, 10**15, 10**15, "bf16", "bf16"),
+    (10**6, 1, 10**6, "bf16", "bf16"),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), PAIRS)
+def test_every_label_lies_in_the_figure_and_none_on_another(name, dtype):
+    sizes = itertools.product(range(15), (256, 32768), (256, 8192))
+    figures = [roofline_view(name, dtype, *size).svg for size in sizes]
+    figures += [matmul_view(*shape, name).svg for shape in EXTREMES]
+    for figure in figures:
+        boxes = labels(figure)
+        for left, top, right, low in boxes.values():
+            assert min(left, top) >= 0
+            assert right <= svg.WIDTH
+            assert low <= svg.HEIGHT
+        crossing = [(a, b) for a, b in itertools.combinations(boxes, 2) if overlap(boxes[a], boxes[b])]
+        assert crossing == []
+
+
+def test_the_label_check_can_fail():
+    figure = svg.figure([str(svg.Label("one", 10, 20)), str(svg.Label("two", 15, 22)), str(svg.Label("far out", 380, 20))], "")
+    one, two, out = labels(figure).values()
+    assert overlap(one, two)
+    assert not overlap(one, out)
+    assert out[2] > svg.WIDTH
+
+
+def numbers(text):
+    return [tuple(map(float, pair.split(","))) for pair in text.split()]
+
+
+@pytest.mark.parametrize("log2_m", range(15))
+def test_the_point_lies_on_its_roof(log2_m):
+    figure = ElementTree.fromstring(roofline_view("v5e", "bf16", log2_m, 8192, 8192).svg)
+    slope, ceiling = (numbers(line.get("points")) for line in figure.iter("{http://www.w3.org/2000/svg}polyline"))
+    (point,) = figure.iter("{http://www.w3.org/2000/svg}circle")
+    x, y = float(point.get("cx")), float(point.get("cy"))
+    binds = rl.bound(rl.matmul(2**log2_m, 8192, 8192), chip("v5e")).binds
+    (x0, y0), (x1, y1) = slope if binds == "hbm" else ceiling
+    assert x0 - 0.1 <= x <= x1 + 0.1
+    assert y == pytest.approx(y0 + (x - x0) / (x1 - x0) * (y1 - y0), abs=0.2)
+    assert slope[1] == ceiling[0]
+
+
+def test_axes_stand_still_while_the_sliders_move():
+    def axes(figure):
+        return [box for box in labels(figure).items() if not box[0][1].startswith("m = ")]
+
+    assert axes(roofline_view("b200", "fp4", 0, 256, 256).svg) == axes(roofline_view("b200", "fp4", 14, 32768, 32768).svg)
+
+
+def test_places_on_an_axis_are_logarithmic_and_y_points_up():
+    axes = svg.LogAxes((1, 1e4), (1e9, 1e15))
+    assert axes.x(100) - axes.x(1) == pytest.approx(axes.x(1e4) - axes.x(100))
+    assert axes.y(1e12) == pytest.approx((axes.y(1e9) + axes.y(1e15)) / 2)
+    assert axes.y(1e15) < axes.y(1e9)
+
+
+def test_ticks_are_decades_with_prefixes_and_not_too_many():
+    assert [svg.tick(value) for value in svg.decades(0.1, 1e5)] == ["0.1", "1", "10", "100", "1 k", "10 k", "100 k"]
+    assert [svg.tick(value) for value in svg.decades(0.1, 1e6)] == ["0.1", "10", "1 k", "100 k"]
+    assert [svg.tick(value) for value in svg.decades(5e11, 6e14)] == ["1 T", "10 T", "100 T"]
+    assert len(svg.decades(1e-3, 1e30)) <= 7
+
+
+def test_a_figure_is_described_and_takes_colors_from_page_and_palette():
+    text = roofline_view("v5e", "int8", 5, 8192, 8192).svg
+    figure = ElementTree.fromstring(text)
+    assert figure.get("role") == "img"
+    for words in ("v5e", "int8", "slope", "HBM, 819 GB/s", "393 TOP/s", "m = 32", "63.5 FLOPs per byte"):
+        assert words in figure.get("aria-label")
+    assert figure.get("fill") == "currentColor"
+    colors = [line.get("stroke") for line in figure.iter("{http://www.w3.org/2000/svg}polyline")]
+    assert colors == [plots.COLORS["hbm"], plots.COLORS["mxu"]]
+    shown = [text for _, text in labels(text)]
+    assert "FLOPs per byte moved" in shown
+    assert "attainable OP/s on v5e" in shown
+
+
+def test_text_is_readable_on_a_phone_and_not_huge_on_a_desk():
+    assert svg.FONT / svg.WIDTH * 350 > 11
+    assert svg.FONT / svg.WIDTH * svg.MAX_WIDTH_PX < 18
+
+
+def test_names_with_signs_of_html_are_escaped():
+    odd = chip("v5e").but()
+    object.__setattr__(odd, "name", '<v"5&>')
+    figure = ElementTree.fromstring(svg.roofline(odd, rl.matmul(8, 8, 8), "a < b"))
+    assert '<v"5&>' in figure.get("aria-label")
+
+
+# The controls.
+
+
+def test_moving_each_control_shows_the_view_of_the_new_state():
+    explorer = roofline_explorer()
+    for change in ({"log2_m": 9}, {"k": 256}, {"n": 32768}, {"dtype": "int8"}, {"chip": "v5p"}, {"chip": "b200"}):
+        move(explorer, **change)
+        assert explorer.state == {**explorer.state, **change}
+        assert explorer.shown == roofline_view(**explorer.state)
+        assert on_screen(explorer) == html_of(explorer.shown)
+    assert set(explorer.state) == set(explorer.controls)
+
+
+def test_moving_each_control_of_your_matmul_shows_the_view_of_the_new_state():
+    explorer = matmul_explorer()
+    for change in ({"m": "8,192"}, {"k": "100"}, {"n": "1_000"}, {"x": "fp8"}, {"w": "int4"}, {"chip": "h100"}):
+        move(explorer, **change)
+    assert explorer.state == {"m": 8192, "k": 100, "n": 1000, "x": "fp8", "w": "int4", "chip": "h100"}
+    assert explorer.shown == matmul_view(**explorer.state)
+    assert on_screen(explorer) == html_of(explorer.shown)
+
+
+def test_every_chip_with_a_roofline_is_offered_and_no_other():
+    for explorer in (roofline_explorer(), matmul_explorer()):
+        assert list(explorer.controls["chip"].widget.options) == [c.name for c in WITH_ROOFLINE]
+    for c in WITH_ROOFLINE:
+        move(explorer := roofline_explorer(), chip=c.name)
+        assert list(explorer.controls["dtype"].widget.options) == list(c.peak_flops_per_s)
+
+
+def test_a_chip_that_has_the_format_keeps_it_and_another_takes_its_first():
+    explorer = roofline_explorer(dtype="int8")
+    move(explorer, chip="h100")
+    assert explorer.state["dtype"] == "int8"
+    move(explorer, chip="tpu7x")
+    assert explorer.state["dtype"] == next(iter(chip("tpu7x").peak_flops_per_s))
+    assert explorer.controls["dtype"].widget.value == explorer.state["dtype"]
+
+
+def test_one_step_of_a_control_draws_once(monkeypatch):
+    explorer, drawn = roofline_explorer(dtype="int8"), []
+    monkeypatch.setattr(explorer, "_view", lambda **state: drawn.append(state) or roofline_view(**state))
+    move(explorer, chip="tpu7x")
+    assert len(drawn) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("", "m='' is not a number"),
+        ("8k", "m='8k' is not a number"),
+        ("2**13", "m='2**13' is not a number"),
+        ("8,5", "m='8,5' is not a number"),
+        ("0", "m=0 is not a size; give a whole number of at least 1"),
+        ("-5", "m=-5 is not a size"),
+        ("1.5", "m=1.5 is not a size"),
+        ("nan", "m=nan is not finite"),
+        ("1e30", "larger than any array dimension"),
+        ("1" * 400, "too large"),
+        ("1" * 5000, "not finite"),
+        ("<b>", "m='<b>' is not a number"),
+    ],
+)
+def test_bad_text_keeps_the_last_good_picture_and_says_why_beside_the_field(typed, words):
+    explorer = matmul_explorer(m=77)
+    before = on_screen(explorer)
+    move(explorer, m=typed)
+    assert words in problem(explorer, "m")
+    assert [field for field in explorer.controls if problem(explorer, field)] == ["m"]
+    assert on_screen(explorer) == before
+    assert explorer.state["m"] == 77
+    move(explorer, k="100")  # another field does not hide what is still wrong
+    assert words in problem(explorer, "m")
+    assert on_screen(explorer) == before
+    move(explorer, m="78")
+    assert problem(explorer, "m") == ""
+    assert explorer.shown == matmul_view(78, 100, 28672, "bf16", "int8", "v5e")
+
+
+@pytest.mark.parametrize(
+    ("typed", "size"), [("8192", 8192), ("8,192", 8192), ("8_192", 8192), (" 64 ", 64), ("8e3", 8000), ("1,000,000", 10**6)]
+)
+def test_numbers_as_people_write_them(typed, size):
+    assert explorers.read_size("m", typed) == size
+
+
+def test_formats_a_chip_cannot_multiply_are_named_beside_the_chip():
+    explorer = matmul_explorer()
+    before = on_screen(explorer)
+    move(explorer, x="fp8", w="fp8")
+    assert "dtype='fp8' has no sourced peak on v5e" in problem(explorer, "chip")
+    move(explorer, chip="h100")
+    assert problem(explorer, "chip") == ""
+    assert on_screen(explorer) != before
+
+
+def test_a_wrong_argument_is_an_error_and_aliases_are_taken():
+    for wrong in ({"chip": "v9"}, {"dtype": "f32"}, {"log2_m": 15}, {"log2_m": 1.5}, {"k": 1000}):
+        with pytest.raises(ValueError, match=str(*wrong)):
+            roofline_explorer(**wrong)
+    for wrong in ({"m": 0}, {"x": "f64"}, {"x": "fp8", "w": "fp8"}):
+        with pytest.raises(ValueError, match=r"m=|x=|dtype="):
+            matmul_explorer(**wrong)
+    assert roofline_explorer(chip="Trillium", dtype="bfloat16").state["chip"] == "v6e"
+
+
+# Links.
+
+
+@pytest.mark.parametrize(
+    ("make", "state"),
+    [
+        (roofline_explorer, {"chip": "h100", "dtype": "fp8", "log2_m": 0, "k": 256, "n": 32768}),
+        (matmul_explorer, {"m": 7, "k": 11, "n": 10**15, "x": "int8", "w": "fp4", "chip": "b200"}),
+    ],
+)
+def test_a_link_carries_the_state(make, state, link):
+    sent = make(**state)
+    assert sent.state == state
+    link(**query(sent.shown))
+    received = make()
+    assert received.state == state
+    assert on_screen(received) == on_screen(sent)
+    assert not any(problem(received, field) for field in received.controls)
+
+
+def test_a_link_to_one_explorer_leaves_the_other_alone(link):
+    link(explorer="roofline", chip="h100", k="256")
+    assert matmul_explorer().state["chip"] == "v5e"
+    assert roofline_explorer().state == {"chip": "h100", "dtype": "bf16", "log2_m": 5, "k": 256, "n": 8192}
+
+
+def test_bad_values_of_a_link_are_left_out_one_by_one_and_said(link):
+    link(explorer="roofline", chip="v9", dtype="f64", log2_m="-1", k="8k", n="256", utm_source="mail")
+    explorer = roofline_explorer()
+    assert explorer.state == {"chip": "v5e", "dtype": "bf16", "log2_m": 5, "k": 8192, "n": 256}
+    said = {field: words for field in explorer.controls if (words := problem(explorer, field))}
+    assert set(said) == {"chip", "dtype", "log2_m", "k"}
+    assert "chip='v9' is not offered here; did you mean" in said["chip"]
+    assert "log2_m='-1' is not a whole number from 0 to 14; the link's value was left out" in said["log2_m"]
+    move(explorer, log2_m=3)
+    assert not any(problem(explorer, field) for field in explorer.controls)
+
+
+def test_bad_sizes_of_a_link_are_left_out_too(link):
+    link(explorer="matmul", m="<script>", k="512", n="0", w="bf16")
+    explorer = matmul_explorer()
+    assert explorer.state == {"m": 32, "k": 512, "n": 28672, "x": "bf16", "w": "bf16", "chip": "v5e"}
+    assert "n=0 is not a size" in problem(explorer, "n")
+    assert "<script>" not in explorer.controls["m"].problem.value
+
+
+# How it is shown.
+
+
+def test_a_static_picture_stands_beside_the_widget():
+    explorer = roofline_explorer()
+    move(explorer, log2_m=9)
+    bundle = explorer._repr_mimebundle_()
+    view = roofline_view(**explorer.state)
+    assert bundle["text/html"] == view.svg + view.numbers
+    assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == explorer.model_id
+    assert "button" not in bundle["text/html"]
+    assert "roofline" in bundle["text/plain"]
+
+
+def test_ipython_shows_the_bundle():
+    from IPython.core.formatters import DisplayFormatter
+
+    explorer = matmul_explorer()
+    data, _ = DisplayFormatter().format(explorer)
+    assert data["text/html"] == explorer.shown.static
+    assert "application/vnd.jupyter.widget-view+json" in data
+
+
+def test_every_control_is_described_and_fits_a_phone():
+    for explorer in (roofline_explorer(), matmul_explorer()):
+        for control in explorer.controls.values():
+            assert control.widget.description
+            assert control.widget.layout.max_width == "100%"
+            wide = int(control.widget.style.description_width.removesuffix("px"))
+            assert len(control.widget.description) * 7 <= wide <= 160
+        assert {"explorer", f"explorer-{explorer.name}"} <= set(explorer._dom_classes)
+
+
+def test_the_page_of_a_view_is_well_formed():
+    view = matmul_view(32, 8192, 28672, "bf16", "int8", "v5e")
+    for part in (view.numbers, view.svg, view.python, view.link):
+        ElementTree.fromstring(f"<div>{part}</div>")
+    assert unescape(view.link).count("&") == 6
+
+
+def modules_after(code):
+    script = f"import sys\n{code}\nprint(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return {name.split(".")[0] for name in out.split()} - set(sys.stdlib_module_names)
+
+
+def test_an_explorer_loads_nothing_but_ipywidgets():
+    made = "from scaling_lib.show.explorers import *; roofline_explorer(); matmul_explorer()"
+    assert modules_after(made) - modules_after("import ipywidgets") == {"scaling_lib"}
+    assert {"numpy", "matplotlib"} & modules_after(made) == set()
+
+
+def test_the_figure_loads_the_standard_library_alone():
+    assert modules_after("import scaling_lib.show.svg, scaling_lib.show.palette") - modules_after("") == {"scaling_lib"}

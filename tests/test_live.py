@@ -1,0 +1,649 @@
+"""The live explorers on the built page: they show what the library says in this process, however a reader works them."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import re
+import subprocess
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import unescape
+from pathlib import PurePosixPath
+from types import SimpleNamespace
+
+import pytest
+from bs4 import BeautifulSoup
+from playwright.sync_api import TimeoutError as TooLate
+
+from scaling_lib import units
+from scaling_lib.show import explorers
+from tests import browser as browsers
+from tests.browser import OURS, expected, set_theme, shown
+from tests.test_book import DOCS, HTML, ROOT
+
+pytestmark = pytest.mark.book
+CHAPTER = "chapters/01-roofline"
+LIVE = HTML / "_static/live"
+AXE = ROOT / "node_modules/axe-core/axe.min.js"
+VIEWS = {"roofline": explorers.roofline_view, "matmul": explorers.matmul_view}
+STARTS = {
+    "roofline": {"chip": "v5e", "dtype": "bf16", "log2_m": 5, "k": 8192, "n": 8192},
+    "matmul": {"m": 32, "k": 8192, "n": 28672, "x": "bf16", "w": "int8", "chip": "v5e"},
+}
+
+# Page errors that are not ours, with the reason.
+KNOWN_ERRORS: dict[str, str] = {}
+
+
+@dataclass
+class Log:
+    """What the pages of a context asked for, and what went wrong in them."""
+
+    requests: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def outside(self):
+        return [url for url in self.requests if not url.startswith((f"{OURS}:", "data:", f"blob:{OURS}:"))]
+
+    def unknown_errors(self):
+        return [error for error in self.errors if not any(known in error for known in KNOWN_ERRORS)]
+
+
+@contextlib.contextmanager
+def new_context(browser, **options):
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce", **options)
+    context.set_default_timeout(30_000)
+    try:
+        yield context
+    finally:
+        context.close()
+
+
+def watched(context):
+    """A new page, and the record of it."""
+    page, log = context.new_page(), Log()
+    page.on("request", lambda request: log.requests.append(request.url))
+    page.on("response", lambda answer: log.missing.append(answer.url) if answer.status >= 400 else None)
+    page.on("pageerror", lambda error: log.errors.append(str(error)))
+    return page, log
+
+
+@pytest.fixture(scope="module")
+def context(browser):
+    """One for most tests: its cache has the files after the first."""
+    with new_context(browser) as context:
+        yield context
+
+
+@pytest.fixture
+def open_chapter(context, site):
+    """Opens the chapter, at the address of a state if one is given."""
+    pages = []
+
+    def open_chapter(query=""):
+        pages.append(context.new_page())
+        pages[0].goto(f"{site}/{CHAPTER}.html{query}", wait_until="load")
+        return pages[0]
+
+    yield open_chapter
+    pages[0].close()
+
+
+@dataclass
+class Explorer:
+    """One live cell of a page."""
+
+    page: object
+    name: str
+
+    @property
+    def cell(self):
+        return self.page.locator(f".tag_live:has(.explorer-{self.name})")
+
+    @property
+    def root(self):
+        return self.cell.locator(f".explorer-{self.name}")
+
+    @property
+    def button(self):
+        return self.cell.locator(".live-bar button")
+
+    def wait(self, outcome="live"):
+        """Waits until the cell runs, or has failed."""
+        self.page.wait_for_function(
+            "cell => ![undefined, 'loading'].includes(cell.dataset.live)", arg=self.cell.element_handle(), timeout=30_000
+        )
+        assert self.cell.get_attribute("data-live") == outcome, self.cell.locator(".live-error").inner_text()
+        return self
+
+    def start(self):
+        self.button.click()
+        return self.wait()
+
+    def row(self, label):
+        """The control with this label, and the words about it."""
+        exact = self.page.locator(".widget-label", has_text=re.compile(f"^{re.escape(label)}$"))
+        return self.root.locator(".widget-hbox").filter(has=exact)
+
+    def comes_to_show(self, state, within_ms=3000):
+        """Asserts that the page shows what the view of this process shows for a state."""
+        wanted = expected(self.page, VIEWS[self.name](**state))
+        with contextlib.suppress(TooLate):
+            self.page.wait_for_function(
+                f"([root, wanted]) => JSON.stringify(({browsers.SHOWN})(root)) === wanted",
+                arg=[self.root.element_handle(), json.dumps(wanted, separators=(",", ":"), ensure_ascii=False)],
+                timeout=within_ms,
+                polling=20,
+            )
+        assert shown(self.root) == wanted
+
+
+@pytest.fixture(scope="module")
+def live(context, site):
+    """The chapter's page with both explorers live, for all tests that leave it so."""
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page, log = watched(context)
+    page.goto(f"{site}/{CHAPTER}.html", wait_until="load")
+    both = {name: Explorer(page, name).start() for name in VIEWS}
+    return SimpleNamespace(page=page, log=log, **both)
+
+
+@pytest.fixture
+def roofline(live):
+    return live.roofline.start()
+
+
+@pytest.fixture
+def matmul(live):
+    return live.matmul.start()
+
+
+# What the page shows is what the library says.
+
+
+def choose(option) -> Callable:
+    return lambda row: row.locator("select").select_option(option)
+
+
+def press(*keys) -> Callable:
+    return lambda row: [row.locator("[role=slider]").press(key) for key in keys]
+
+
+def write(text) -> Callable:
+    return lambda row: row.locator("input").fill(text)
+
+
+MOVES = {
+    "roofline": [
+        ("log2 of m, rows of X", press("ArrowRight"), {"log2_m": 6}),
+        ("log2 of m, rows of X", press("End"), {"log2_m": 14}),
+        ("log2 of m, rows of X", press("Home"), {"log2_m": 0}),
+        ("log2 of m, rows of X", press(*["ArrowRight"] * 8), {"log2_m": 8}),
+        ("k, contracted", press("ArrowLeft"), {"k": 4096}),
+        ("n, columns of W", press("ArrowRight"), {"n": 16384}),
+        ("n, columns of W", press("Home"), {"n": 256}),
+        ("number format", choose("int8"), {"dtype": "int8"}),
+        ("chip", choose("h100"), {"chip": "h100"}),
+        ("number format", choose("fp8"), {"dtype": "fp8"}),
+        ("chip", choose("v5e"), {"chip": "v5e", "dtype": "bf16"}),  # it has no fp8
+    ],
+    "matmul": [
+        ("m, rows of X", write("500"), {"m": 500}),
+        ("k, contracted", write("4,096"), {"k": 4096}),
+        ("n, columns of W", write("8e3"), {"n": 8000}),
+        ("X stored in", choose("int8"), {"x": "int8"}),
+        ("W stored in", choose("int4"), {"w": "int4"}),
+        ("chip", choose("v6e"), {"chip": "v6e"}),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_after_each_move_of_each_control_the_page_shows_what_python_says(name, live):
+    explorer, state = getattr(live, name).start(), dict(STARTS[name])
+    explorer.comes_to_show(state)
+    for label, move, change in MOVES[name]:
+        move(explorer.row(label))
+        state |= change
+        explorer.comes_to_show(state)
+    labels = [text for text in explorer.root.locator(".widget-label").all_inner_texts() if text]
+    assert {label for label, *_ in MOVES[name]} == set(labels), "a control that no move tries"
+    assert live.log.unknown_errors() == []
+
+
+def test_a_typed_exponent_in_the_readout_moves_the_slider(roofline):
+    readout = roofline.row("log2 of m, rows of X").locator(".widget-readout")
+    readout.fill("7")
+    readout.press("Enter")
+    roofline.comes_to_show(STARTS["roofline"] | {"log2_m": 7})
+
+
+def test_both_explorers_of_a_page_share_one_python(live):
+    loads = [url for url in live.log.requests if url.endswith("pyodide.asm.wasm")]
+    assert len(loads) == 1
+    assert int(live.matmul.cell.get_attribute("data-live-ms")) < 1500
+
+
+def test_the_code_on_the_page_prints_the_numbers_beside_it(matmul):
+    matmul.row("m, rows of X").locator("input").fill("123")
+    matmul.comes_to_show(STARTS["matmul"] | {"m": 123})
+    (code,), numbers = shown(matmul.root)["python"], dict(shown(matmul.root)["numbers"])
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, names := {})
+    assert numbers["maximum, all overlaps"] == units.human(names["limits"].lower_s, "s")
+    times = " to ".join(numbers[key] for key in ("maximum, all overlaps", "sum, nothing overlaps"))
+    parts = f"{numbers['binds']} binds (mxu {numbers['matrix unit (mxu)']}, hbm {numbers['memory (hbm)']})"
+    assert printed.getvalue().splitlines()[0] == f"{times}, {parts}"
+    exact, rule = (
+        units.human(float(re.search(rf"{key}=([\d.]+)", printed.getvalue())[1]), digits=4) for key in ("exact", "asymptotic")
+    )
+    assert (numbers["critical batch, exact"], numbers["critical batch, rule of thumb"]) == (f"m = {exact}", f"m = {rule}")
+
+
+def test_the_copy_button_copies_the_code_and_says_so(roofline):
+    roofline.root.locator(".explorer-copy").click()
+    roofline.root.get_by_text("Copied").wait_for()
+    copied = roofline.page.evaluate("navigator.clipboard.readText()")
+    assert [copied.strip()] == [code.strip() for code in shown(roofline.root)["python"]]
+
+
+# Bad input.
+
+
+def refusal(text):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - its words are what is tested
+        explorers.read_size("m", text)
+    return f"⚠ {caught.value}"
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "-3", "1e99", "", "1.5"])
+def test_a_refused_size_is_said_beside_its_field_and_the_last_good_picture_stays(text, matmul):
+    row = matmul.row("m, rows of X")
+    row.locator("input").fill(text)
+    words = re.compile(f"^{re.escape(refusal(text))}$")
+    row.locator(".explorer-problem[role=status]", has_text=words).wait_for()
+    assert matmul.root.locator(".explorer-problem").count() == 1
+    matmul.comes_to_show(STARTS["matmul"])
+    row.locator("input").fill("64")
+    matmul.comes_to_show(STARTS["matmul"] | {"m": 64})
+    assert matmul.root.locator(".explorer-problem").count() == 0
+
+
+def test_values_that_do_not_go_together_are_said_beside_the_chip(matmul):
+    matmul.row("W stored in").locator("select").select_option("fp4")
+    matmul.row("X stored in").locator("select").select_option("fp4")
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        explorers.matmul_view(**STARTS["matmul"] | {"x": "fp4", "w": "fp4"})
+    words = matmul.row("chip").locator(".explorer-problem")
+    words.wait_for()
+    assert words.inner_text() == f"⚠ {caught.value}"
+    matmul.comes_to_show(STARTS["matmul"] | {"w": "fp4"})
+
+
+def test_an_error_in_a_cell_is_shown_as_an_error_and_the_next_start_works(matmul):
+    code = matmul.cell.locator(".cell_input pre")
+    before = code.text_content()
+    write_text = "(element, text) => { element.textContent = text }"
+    code.evaluate(write_text, "def half(x):\n    return x / 0\n\nhalf(1)")
+    try:
+        matmul.button.click()
+        matmul.wait("error")
+        alert = matmul.cell.locator(".live-error[role=alert]")
+        assert alert.locator("p").inner_text() == "ZeroDivisionError: division by zero"
+        assert "in half" in alert.locator("details").text_content()
+        assert matmul.button.inner_text() == "Retry"
+        assert shown(matmul.root) == expected(matmul.page, VIEWS["matmul"](**STARTS["matmul"]))  # the static view
+    finally:
+        code.evaluate(write_text, before)
+    matmul.start()
+    assert not alert.is_visible()
+    matmul.comes_to_show(STARTS["matmul"])
+
+
+def test_a_load_that_fails_says_so_keeps_the_static_view_and_can_be_tried_again(open_chapter):
+    page = open_chapter()
+    explorer = Explorer(page, "roofline")
+    for path in ("manifest.json", "worker.mjs*", "pyodide/pyodide.mjs", "*.zip", "pyodide/*.zip", "pyodide/*.wasm"):
+        page.route(f"**/_static/live/{path}", lambda route: route.abort("internetdisconnected"))
+        explorer.button.click()
+        try:
+            explorer.wait("error")
+        except TooLate:
+            pytest.fail(f"without {path} the page waits for ever")
+        alert = explorer.cell.locator(".live-error")
+        assert len(alert.inner_text()) > 10, f"nothing is said without {path}"
+        assert explorer.button.inner_text() == "Retry"
+        assert explorer.root.is_visible()
+        explorer.comes_to_show(STARTS["roofline"])
+        page.unroute_all()
+    explorer.start()
+    assert not alert.is_visible()
+    explorer.row("log2 of m, rows of X").locator("[role=slider]").press("ArrowRight")
+    explorer.comes_to_show(STARTS["roofline"] | {"log2_m": 6})
+
+
+# Other ways to work them.
+
+
+def test_the_keyboard_alone_works_every_control(open_chapter):
+    """No call of a mouse, nor of an element: only keys, and a look at what has the focus."""
+    page = open_chapter()
+    for name in VIEWS:
+        explorer, state = Explorer(page, name), dict(STARTS[name])
+        explorer.button.focus()
+        page.keyboard.press("Enter")
+        explorer.wait()
+        for label, keys, change in KEYS[name]:
+            tab_to(page, f"e => e.closest('.explorer-{name} .widget-hbox')?.textContent.startsWith({label!r})")
+            for key in keys:
+                page.keyboard.press(key)
+            state |= change
+            explorer.comes_to_show(state)
+        tab_to(page, f"e => e.matches('.explorer-{name} .explorer-copy')")
+        page.keyboard.press("Enter")
+        explorer.root.get_by_text(re.compile("Copied|Selected")).wait_for()
+        tab_to(page, f"e => e.matches('.explorer-{name} .explorer-link')")
+
+
+KEYS = {
+    "roofline": [
+        ("chip", ["v", "6"], {"chip": "v6e"}),
+        ("number format", ["ArrowDown"], {"dtype": "int8"}),
+        ("log2 of m, rows of X", ["ArrowRight"], {"log2_m": 6}),
+        ("k, contracted", ["ArrowLeft"], {"k": 4096}),
+        ("n, columns of W", ["ArrowRight"], {"n": 16384}),
+    ],
+    "matmul": [
+        ("m, rows of X", ["Control+a", "6", "4"], {"m": 64}),
+        ("k, contracted", ["Control+a", "5", "1", "2"], {"k": 512}),
+        ("n, columns of W", ["End", "0"], {"n": 286720}),
+        ("X stored in", ["ArrowDown", "ArrowDown"], {"x": "int8"}),
+        ("W stored in", ["End"], {"w": "int4"}),
+        ("chip", ["h", "2"], {"chip": "h200"}),
+    ],
+}
+
+
+def tab_to(page, wanted, limit=30):
+    """Presses Tab until what has the focus is wanted."""
+    for _ in range(limit):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"({wanted})(document.activeElement)"):
+            return
+    pytest.fail(f"{limit} times Tab did not reach {wanted}")
+
+
+def href(view):
+    return unescape(re.search(r'href="([^"]*)"', view.link)[1])
+
+
+def test_the_link_of_a_state_brings_it_live_by_itself(open_chapter):
+    state = {"m": 7, "k": 512, "n": 1024, "x": "bf16", "w": "int4", "chip": "h100"}
+    page = open_chapter(href(explorers.matmul_view(**state)))
+    explorer = Explorer(page, "matmul").wait()
+    explorer.comes_to_show(state)
+    page.wait_for_timeout(100)
+    assert explorer.cell.evaluate("cell => Math.abs(cell.getBoundingClientRect().top) < innerHeight")
+    assert Explorer(page, "roofline").cell.get_attribute("data-live") is None
+
+
+def test_a_bad_value_in_a_link_is_said_beside_its_field(open_chapter):
+    page = open_chapter("?explorer=roofline&chip=v6e&log2_m=99&k=300")
+    explorer = Explorer(page, "roofline").wait()
+    explorer.comes_to_show(STARTS["roofline"] | {"chip": "v6e"})
+    said = {label: explorer.row(label).locator(".explorer-problem") for label in ("log2 of m, rows of X", "k, contracted")}
+    assert said["log2 of m, rows of X"].inner_text().startswith("⚠ log2_m='99' is not a whole number from 0 to 14")
+    assert said["k, contracted"].inner_text().startswith("⚠ k='300' is not offered here")
+    assert explorer.root.locator(".explorer-problem").count() == 2
+
+
+def test_without_javascript_the_static_figures_stand_there(browser, site):
+    with new_context(browser, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(f"{site}/{CHAPTER}.html", wait_until="load")
+        stand_ins(page)
+
+
+def test_in_print_the_static_figures_stand_for_the_widgets(open_chapter):
+    page = open_chapter()
+    page.locator(".explorer-matmul svg").wait_for()
+    assert page.locator(".live-static:visible").count() == 0
+    page.emulate_media(media="print")
+    stand_ins(page)
+    assert page.locator(":is(.explorer-roofline, .explorer-matmul, .live-bar):visible").count() == 0
+
+
+def stand_ins(page):
+    for cell, (name, start) in zip(page.locator(".tag_live").all(), STARTS.items(), strict=True):
+        static, view = cell.locator(".live-static"), VIEWS[name](**start)
+        assert static.locator("svg[role=img]").is_visible()
+        assert static.locator("table.explorer-numbers").is_visible()
+        assert static.locator("svg[role=img]").bounding_box()["width"] > 200
+        soup = BeautifulSoup(view.numbers, "html.parser")
+        assert " ".join(static.locator("p").inner_text().split()) == soup.p.text
+        assert static.locator("td").all_inner_texts() == [td.text for td in soup.find_all("td")]
+
+
+# Other engines.
+
+
+def test_node_imports_every_explorer_in_pyodide_and_makes_the_same_views():
+    states = {
+        "roofline": {"chip": "h100", "dtype": "fp8", "log2_m": 9, "k": 4096, "n": 512},
+        "matmul": {"m": 300, "k": 5120, "n": 777, "x": "bf16", "w": "int4", "chip": "v5p"},
+    }
+    command = [browsers.find_node(), ROOT / "tests/pyodide.mjs", LIVE]
+    done = subprocess.run(command, input=json.dumps(states), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    read = json.loads(done.stdout)
+    assert not read["numpy"]
+    ours = {name: getattr(explorers, name)() for name in dir(explorers) if name.endswith("_explorer")}
+    assert set(ours) == {f"{name}_explorer" for name in VIEWS}
+    assert read["started"] == {name: [each.state, dataclasses.asdict(each.shown)] for name, each in ours.items()}
+    assert read["views"] == {name: dataclasses.asdict(VIEWS[name](**state)) for name, state in states.items()}
+
+
+def test_firefox_shows_what_python_says(site):
+    states = [STARTS["roofline"] | {"log2_m": log2_m} for log2_m in (5, 6, 7)]
+    views = [explorers.roofline_view(**state) for state in states]
+    task = {
+        "firefox": str(browsers.find_firefox()),
+        "url": f"{site}/{CHAPTER}.html",
+        "shown": browsers.SHOWN,
+        "html": [view.numbers + view.svg + view.python + view.link for view in views],
+    }
+    command = [browsers.find_node(), ROOT / "tests/firefox.mjs"]
+    done = subprocess.run(command, input=json.dumps(task), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    read = json.loads(done.stdout)
+    assert len(read["seen"]) == 3
+    assert read["seen"] == read["expected"]
+    assert Log(read["requests"]).outside() == []
+    assert Log(errors=read["errors"]).unknown_errors() == []
+
+
+# The same library, and no other host.
+
+
+@pytest.fixture(scope="module")
+def archive():
+    return LIVE / json.loads((LIVE / "manifest.json").read_text(encoding="utf-8"))["archive"]
+
+
+def test_the_page_runs_the_very_files_of_this_library(archive):
+    with zipfile.ZipFile(archive) as packed:
+        shipped = {name: packed.read(name) for name in packed.namelist() if name.startswith("scaling_lib/")}
+    ours = {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in (ROOT / "scaling_lib").rglob("*") if path.is_file()}
+    assert {name: content for name, content in shipped.items() if ours.get(name) != content} == {}
+    assert {name for name in ours if name.endswith(".csv")} <= set(shipped)
+    left_out = {name for name in ours if name.endswith(".py")} - set(shipped)
+    needs_more = re.compile(r"(?m)^\s*(import|from) (numpy|jax|matplotlib|tabulate|tqdm)\b")
+    assert {name for name in left_out if not needs_more.search(ours[name].decode())} == set()
+    assert "scaling_lib/show/explorers.py" in shipped
+
+
+LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href", "object": "data", "use": "href"}
+FETCHED = {"stylesheet", "icon", "shortcut", "preload", "modulepreload", "prefetch", "preconnect", "dns-prefetch", "manifest"}
+
+
+def foreign(address):
+    return re.match(r"(https?:)?//", address.strip())
+
+
+def test_no_file_of_the_site_names_a_script_style_font_or_image_of_another_host():
+    found, pages, sheets = [], 0, 0
+    for path in HTML.rglob("*.html"):
+        soup, pages = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser"), pages + 1
+        for tag in soup.find_all(LOADED):
+            if tag.name != "link" or FETCHED & set(tag.get("rel", [])):
+                found += [(path.name, str(tag)[:200])] if foreign(tag.get(LOADED[tag.name], "")) else []
+        styles = [style.text for style in soup.find_all("style")] + [tag["style"] for tag in soup.find_all(style=True)]
+        found += [(path.name, address) for text in styles for address in addresses(text) if foreign(address)]
+    for path in HTML.rglob("*.css"):
+        sheets += 1
+        found += [(path.name, address) for address in addresses(path.read_text(encoding="utf-8")) if foreign(address)]
+    assert found == []
+    assert pages > len(DOCS)
+    assert sheets > 3
+
+
+def addresses(css):
+    css = re.sub(r"(?s)/\*.*?\*/", "", css)
+    return re.findall(r"url\(\s*[\"']?([^\"')]*)", css) + re.findall(r"@import\s+[\"']([^\"']*)", css)
+
+
+@pytest.mark.parametrize("address", ["https://cdn.jsdelivr.net/x.js", "//unpkg.com/x.css"])
+def test_an_address_of_another_host_would_be_found(address):
+    assert foreign(address)
+    assert [found for found in addresses(f'a {{ background: url("{address}") }}') if foreign(found)]
+    assert [found for found in addresses(f'@import "{address}";') if foreign(found)]
+    assert not foreign("../_static/x.js")
+
+
+def test_live_use_asks_no_other_host_and_misses_no_file(live, roofline):
+    roofline.row("log2 of m, rows of X").locator("[role=slider]").press("ArrowRight")
+    roofline.comes_to_show(STARTS["roofline"] | {"log2_m": 6})
+    asked = {PurePosixPath(url.partition("?")[0]).name for url in live.log.requests}
+    assert {"pyodide.asm.wasm", "worker.mjs", "live.mjs"} <= asked, "requests of the worker are not seen"
+    assert live.log.outside() == []
+    assert sorted(set(live.log.missing)) == []
+    assert live.log.unknown_errors() == []
+
+
+# Accessibility, by axe, and what each page asks for.
+
+
+def axe(page):
+    """Serious and critical violations: rule, element, what to do."""
+    if not page.evaluate("!!window.axe"):
+        page.evaluate(AXE.read_text(encoding="utf-8"))
+    options = {"resultTypes": ["violations"]}
+    violations = page.evaluate("options => axe.run(options)", options)["violations"]
+    return [
+        f"{rule['id']}: {' '.join(map(str, node['target']))}: {node['html'][:160]}: {node['failureSummary'][:300]}"
+        for rule in violations
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
+    ]
+
+
+def nothing(found):
+    assert not found, "\n".join(found)
+
+
+def looks(page, *screens):
+    """What axe finds in some pairs of theme and width."""
+    found = []
+    for theme, width in screens:
+        if page.viewport_size["width"] != width:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_timeout(600)  # the theme looks anew for what can be scrolled, and makes it focusable
+        set_theme(page, theme)
+        found += [f"{theme}, {width} px: {each}" for each in axe(page)]
+    page.set_viewport_size({"width": 1280, "height": 900})
+    return found
+
+
+@pytest.fixture(scope="module")
+def visited(context, site):
+    """Loads each page once."""
+    seen = {}
+
+    def visit(doc):
+        if doc not in seen:
+            page, log = watched(context)
+            page.goto(f"{site}/{doc}.html", wait_until="load")
+            page.evaluate("window.MathJax?.startup?.promise")
+            page.wait_for_timeout(100)
+            seen[doc] = (log, looks(page, ("light", 1280), ("dark", 390)))
+            page.close()
+        return seen[doc]
+
+    return visit
+
+
+@pytest.mark.parametrize("doc", DOCS)
+def test_axe_finds_nothing_serious_in_light_nor_in_dark_on_a_phone(doc, visited):
+    nothing(visited(doc)[1])
+
+
+@pytest.mark.parametrize("doc", DOCS)
+def test_a_page_asks_no_other_host_misses_no_file_and_has_no_error(doc, visited):
+    log = visited(doc)[0]
+    assert log.requests
+    assert log.outside() == []
+    assert sorted(set(log.missing)) == []
+    assert log.unknown_errors() == []
+
+
+def test_axe_finds_nothing_serious_in_live_explorers_in_dark_nor_on_a_phone(live, roofline, matmul):
+    matmul.row("m, rows of X").locator("input").fill("abc")
+    matmul.root.locator(".explorer-problem").wait_for()
+    nothing(looks(live.page, ("light", 390), ("dark", 1280)))
+
+
+# Proofs that the tests above can fail.
+
+
+@contextlib.contextmanager
+def changed(browser, path, change):
+    """A page of the book with one file of `_static/live` changed, its roofline explorer live."""
+    before = (LIVE / path).read_bytes()
+    after = change(before)
+    assert after != before
+    with browsers.serve(HTML, {f"/_static/live/{path}": after}) as address, new_context(browser) as context:
+        page = context.new_page()
+        page.goto(f"{address}/{CHAPTER}.html", wait_until="load")
+        yield Explorer(page, "roofline").start()
+
+
+def test_a_changed_library_changes_the_page(browser, archive):
+    def change(content):
+        changed = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(changed, "w") as new:
+            for name in old.namelist():
+                text = old.read(name)
+                if name == "scaling_lib/roofline.py":
+                    text = text.replace(b"FLOPS_PER_MAC = 2\n", b"FLOPS_PER_MAC = 3\n")
+                    assert text != old.read(name)
+                new.writestr(name, text)
+        return changed.getvalue()
+
+    with changed(browser, archive.name, change) as explorer:
+        with pytest.raises(AssertionError):
+            explorer.comes_to_show(STARTS["roofline"], within_ms=300)
+        right = expected(explorer.page, VIEWS["roofline"](**STARTS["roofline"]))
+        operations = [dict(each["numbers"])["operations"] for each in (right, shown(explorer.root))]
+        assert operations == ["4.29 GFLOPs", "6.44 GFLOPs"]
+
+
+@pytest.mark.parametrize(("old", "new"), [(b'type: "comm",', b'type: "com",'), (b"comm_id: this.comm_id", b"id: this.comm_id")])
+def test_with_another_message_or_id_a_control_moves_nothing(old, new, browser):
+    with changed(browser, "live.mjs", lambda content: content.replace(old, new)) as explorer:
+        explorer.row("log2 of m, rows of X").locator("[role=slider]").press("ArrowRight")
+        with pytest.raises(AssertionError):
+            explorer.comes_to_show(STARTS["roofline"] | {"log2_m": 6}, within_ms=1000)
+        explorer.comes_to_show(STARTS["roofline"])
