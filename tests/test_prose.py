@@ -119,3 +119,11 @@ def test_the_notation_table_is_read():
 def test_public_functions_name_the_chapter_that_derives_them():
     for name in ("bound", "matmul", "einsum", "ridge", "critical_batch"):
         assert "chapters/01-roofline.md" in getattr(roofline, name).__doc__
+
+
+def test_the_example_of_the_readme_prints_what_it_says():
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)[1]
+    *setup, call, comment = block.strip().splitlines()
+    names = {}
+    exec("\n".join(setup), names)
+    assert comment == f"# {eval(call, names)}"
