@@ -1,0 +1,125 @@
+"""Arrays written in the course's notation, `A[I_X, J]`: their shardings, their shapes, and the placing of real values.
+
+A capital or word names a dimension, the letters below it the mesh axes that cut it: `I_XY` is cut along X and, inside each
+part, along Y. A mesh axis that is named nowhere holds copies. Notation: chapters/appendix-notation.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from scaling_lib import units
+
+_TEXT = re.compile(r"\s*(?:[A-Za-z]\w*)?\s*\[([^\]]*)\]\s*")
+_DIM = re.compile(r"([A-Za-z][A-Za-z0-9]*)(?:_(\w+))?")
+_JAX_NAMES = {"fp8": "float8_e4m3fn", "fp4": "float4_e2m1fn", "f64": "float64", "f32": "float32", "bf16": "bfloat16",
+              "f16": "float16"}  # fmt: skip
+
+
+def sharding(mesh: Mesh | AbstractMesh, array: str) -> NamedSharding:
+    """The sharding that `array` names on `mesh`: `sharding(mesh, "A[I_X, J]")`.
+
+    Args:
+        mesh: from `simulate.mesh` or `tpu.mesh`.
+        array: the notation. The array's own name may be left out, and so may all dimensions: "[]" is a scalar.
+
+    Raises:
+        ValueError: for text that is not the notation, an axis that the mesh lacks, or one that is used twice.
+    """
+    return _cut(mesh, _read(mesh, array))
+
+
+def spec(mesh: Mesh | AbstractMesh, array: str, dtype: object = "bf16", **sizes: int) -> jax.ShapeDtypeStruct:
+    """An array without values, to compile for: `spec(mesh, "A[I_X, J]", "bf16", I=512, J=384)`.
+
+    Args:
+        mesh: from `simulate.mesh` or `tpu.mesh`.
+        array: the notation.
+        dtype: of the elements, by the library's name or JAX's.
+        sizes: of each dimension, of the whole array.
+
+    Raises:
+        ValueError: for a size that is missing, left over, or no multiple of the devices that cut it.
+    """
+    named = _read(mesh, array)
+    dims = [name for name, _ in named]
+    if missing := [name for name in dims if name not in sizes]:
+        raise ValueError(f"{array!r}: give a size for {', '.join(missing)}")
+    if extra := [name for name in sizes if name not in dims]:
+        raise ValueError(f"{array!r} has no dimension {', '.join(extra)}")
+    shape = tuple(units.size(name, sizes[name]) for name in dims)
+    where = _checked(mesh, array, shape)
+    return jax.ShapeDtypeStruct(shape, _jax_dtype(dtype), sharding=where)  # type: ignore[no-untyped-call]
+
+
+def place(mesh: Mesh, array: str, value: Any) -> jax.Array:
+    """`value` (a NumPy or JAX array) put onto the mesh as `array` says: `place(mesh, "A[I_X, J]", x)`.
+
+    Raises:
+        ValueError: for another number of dimensions than the notation's, or a size that is no multiple of the devices that
+            cut it.
+    """
+    placed: jax.Array = jax.device_put(value, _checked(mesh, array, jnp.shape(value)))
+    return placed
+
+
+def _checked(mesh: Mesh | AbstractMesh, array: str, shape: tuple[int, ...]) -> NamedSharding:
+    named = _read(mesh, array)
+    if len(named) != len(shape):
+        raise ValueError(f"{array!r} has {len(named)} dimensions, the array {len(shape)}: {shape}")
+    for (name, axes), size in zip(named, shape, strict=True):
+        parts = math.prod(mesh.shape[axis] for axis in axes)
+        if size % parts:
+            up = -(-size // parts) * parts
+            raise ValueError(f"{array!r}: {name}={size} is no multiple of {'·'.join(axes)}={parts}; {up} would do")
+    return _cut(mesh, named)
+
+
+def _cut(mesh: Mesh | AbstractMesh, named: list[tuple[str, tuple[str, ...]]]) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*(axes or None for _, axes in named)))  # type: ignore[no-untyped-call]
+
+
+def _read(mesh: Mesh | AbstractMesh, array: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Dimensions in order, each with the mesh axes that cut it."""
+    match = _TEXT.fullmatch(str(array))
+    if not match:
+        raise ValueError(f"array={array!r} does not read as notation; write it like 'A[I_X, J]'")
+    named: list[tuple[str, tuple[str, ...]]] = []
+    for part in filter(None, (part.strip() for part in match[1].split(","))):
+        dim = _DIM.fullmatch(part)
+        if not dim:
+            raise ValueError(f"{array!r}: {part!r} is no dimension; write it like 'I', 'I_X' or 'I_XY'")
+        named.append((dim[1], _axes(mesh, array, dim[2] or "")))
+    used = [axis for _, axes in named for axis in axes]
+    if twice := [axis for axis in mesh.axis_names if used.count(axis) > 1]:
+        raise ValueError(f"{array!r} uses mesh axis {twice[0]} twice; an axis can cut one dimension once")
+    names = [name for name, _ in named]
+    if again := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{array!r} names dimension {again[0]} twice")
+    return named
+
+
+def _axes(mesh: Mesh | AbstractMesh, array: str, letters: str) -> tuple[str, ...]:
+    """`letters` split into names of mesh axes, the longest name first."""
+    found: list[str] = []
+    while letters:
+        fits = [axis for axis in mesh.axis_names if letters.startswith(axis)]
+        if not fits:
+            have = ", ".join(f"{axis}={n}" for axis, n in mesh.shape.items())
+            raise ValueError(f"{array!r}: {letters!r} is no axis of the mesh, which has {have}")
+        found.append(max(fits, key=len))
+        letters = letters[len(found[-1]) :].lstrip("_")
+    return tuple(found)
+
+
+def _jax_dtype(dtype: object) -> Any:
+    known: Any = dtype
+    if isinstance(dtype, str):
+        known = _JAX_NAMES.get(units.dtype_name(dtype), units.dtype_name(dtype))
+    return jnp.dtype(known)
