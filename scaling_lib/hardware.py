@@ -209,7 +209,7 @@ class Slice:
     Raises:
         ValueError: for a shape that cannot be built; the nearest that can are offered.
 
-    NB: real pods also offer twisted tori and shapes of half a cube; those are left out.
+    NB: real pods also offer shapes of half a cube; those are left out. For twisted tori, see `torus.Torus`.
     Source: docs.cloud.google.com/tpu/docs (slice shapes, wraparound). Derived in chapters/02-tpus.md.
     """
 

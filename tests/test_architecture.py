@@ -9,12 +9,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "scaling_lib"
-CORE = ["units", "catalog", "hardware", "roofline"]
+CORE = ["units", "catalog", "hardware", "roofline", "torus", "systolic"]
 MAY_IMPORT = {
     "units": set(),
     "catalog": {"units"},
     "hardware": {"units", "catalog"},
     "roofline": {"units", "hardware"},
+    "torus": {"units", "hardware"},
+    "systolic": {"units", "hardware"},
     "show": {*CORE},
     "xla": {*CORE},
     "cli": {*CORE, "show"},

@@ -31,6 +31,12 @@ def test_notation_becomes_a_sharding(text, spec):
     assert tuple(made.spec) == tuple(jax.sharding.NamedSharding(MESH, spec).spec)
 
 
+def test_axes_without_devices():
+    assert dict(arrays.mesh(X=3, Y=5).shape) == {"X": 3, "Y": 5}
+    with pytest.raises(ValueError, match="X=0"):
+        arrays.mesh(X=0)
+
+
 def test_a_spec_has_shape_dtype_and_sharding():
     made = arrays.spec(MESH, "A[I_X, J_Y]", "int8", I=21, J=35)
     assert (made.shape, made.dtype, made.sharding.shard_shape(made.shape)) == ((21, 35), jnp.int8, (7, 7))

@@ -13,13 +13,27 @@ from bs4 import BeautifulSoup
 
 from scaling_lib import roofline as rl
 from scaling_lib import units
-from scaling_lib.hardware import CHIPS, chip
-from scaling_lib.show import explorers, plots, svg
-from scaling_lib.show.explorers import matmul_explorer, matmul_view, roofline_explorer, roofline_view
+from scaling_lib.hardware import CHIPS, Slice, chip, slice_of
+from scaling_lib.show import explorers, palette, plots, svg
+from scaling_lib.show.explorers import (
+    base,
+    matmul_explorer,
+    matmul_view,
+    memory_explorer,
+    memory_view,
+    roofline_explorer,
+    roofline_view,
+    torus_explorer,
+    torus_view,
+)
+from scaling_lib.torus import Torus
 from scaling_lib.units import human
 
 ROOT = Path(__file__).parents[1]
 WITH_ROOFLINE = [c for c in CHIPS.values() if c.peak_flops_per_s and "hbm_bytes_per_s" in c.figures]
+WITH_HBM = [c for c in CHIPS.values() if "hbm_bytes_per_s" in c.figures]
+WITH_TORUS = [c for c in CHIPS.values() if c.pod_shape and "ici_link_bytes_per_s" in c.figures]
+EXPLORERS = [roofline_explorer, matmul_explorer, memory_explorer, torus_explorer]
 PAIRS = [(c.name, dtype) for c in WITH_ROOFLINE for dtype in c.peak_flops_per_s]
 
 
@@ -28,7 +42,7 @@ def link(monkeypatch):
     """Sets what the page's address asks for."""
 
     def set_link(**values):
-        monkeypatch.setattr(explorers, "LINK", values)
+        monkeypatch.setattr(base, "LINK", values)
 
     return set_link
 
@@ -180,19 +194,23 @@ EXTREMES = [
 ]
 
 
+def assert_room(figure):
+    """Every label lies in the figure, and none on another."""
+    boxes, height = labels(figure), float(ElementTree.fromstring(figure).get("viewBox").split()[3])
+    for left, top, right, low in boxes.values():
+        assert min(left, top) >= 0
+        assert right <= svg.WIDTH
+        assert low <= height
+    assert [(a, b) for a, b in itertools.combinations(boxes, 2) if overlap(boxes[a], boxes[b])] == []
+
+
 @pytest.mark.parametrize(("name", "dtype"), PAIRS)
 def test_every_label_lies_in_the_figure_and_none_on_another(name, dtype):
     sizes = itertools.product(range(15), (256, 32768), (256, 8192))
     figures = [roofline_view(name, dtype, *size).svg for size in sizes]
     figures += [matmul_view(*shape, name).svg for shape in EXTREMES]
     for figure in figures:
-        boxes = labels(figure)
-        for left, top, right, low in boxes.values():
-            assert min(left, top) >= 0
-            assert right <= svg.WIDTH
-            assert low <= svg.HEIGHT
-        crossing = [(a, b) for a, b in itertools.combinations(boxes, 2) if overlap(boxes[a], boxes[b])]
-        assert crossing == []
+        assert_room(figure)
 
 
 def test_the_label_check_can_fail():
@@ -267,6 +285,203 @@ def test_names_with_signs_of_html_are_escaped():
     assert '<v"5&>' in figure.get("aria-label")
 
 
+# Memories.
+
+
+def test_the_memory_view_shows_what_the_library_says():
+    shown = rows(memory_view("v5e", "bf16", 20))
+    array, v5e = 2 * 2**20, chip("v5e")
+    assert shown == {
+        "VMEM to matrix unit": human(array / v5e.vmem_bytes_per_s, "s"),
+        "HBM to VMEM": human(array / v5e.hbm_bytes_per_s, "s"),
+        "ICI, one link": human(array / v5e.ici_link_bytes_per_s, "s"),
+        "ICI, both ways of a ring": human(array / v5e.ici_link_bytes_per_s / 2, "s"),
+        "PCIe, from the host": human(array / v5e.pcie_bytes_per_s, "s"),
+        "DCN, the chip's share": human(array / v5e.dcn_bytes_per_s, "s"),
+    }
+    assert rows(memory_view("h100", "f32", 10))["fabric, all links"] == human(4096 / chip("h100").fabric_bytes_per_s, "s")
+
+
+def test_a_path_without_a_source_is_named_and_not_dropped():
+    view = memory_view("v5p", "bf16", 20)
+    assert rows(view)["VMEM to matrix unit"] == "no sourced figure"
+    assert "no sourced figure" in [text for _, text in labels(view.svg)]
+    assert "VMEM to matrix unit" not in BeautifulSoup(view.python, "html.parser").code.text
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (("v5e", "int8", 27), "It fits in VMEM (128 MiB) and fits in HBM (15.8 GiB) on v5e."),
+        (("v5e", "bf16", 27), "It does not fit in VMEM (128 MiB) and fits in HBM (15.8 GiB) on v5e."),
+        (("v5e", "int8", 34), "It does not fit in VMEM (128 MiB) and does not fit in HBM (15.8 GiB) on v5e."),
+        (("h100", "int8", 34), "It fits in HBM (80 GiB) on h100."),
+    ],
+)
+def test_which_memories_hold_the_array(state, words):
+    assert BeautifulSoup(memory_view(*state).numbers, "html.parser").p.text.endswith(words)
+
+
+@pytest.mark.parametrize("c", WITH_HBM, ids=str)
+def test_bars_of_every_chip_are_in_order_of_their_times_and_labels_have_room(c):
+    for dtype, log2_elements in itertools.product(("f32", "int4"), range(10, 37)):
+        view = memory_view(c.name, dtype, log2_elements)
+        assert_room(view.svg)
+        bars = [
+            (rect.get("class"), float(rect.get("width")), rect.get("fill"))
+            for rect in ElementTree.fromstring(view.svg).iter("{http://www.w3.org/2000/svg}rect")
+        ]
+        known = [row for row in rows(view).values() if row != "no sourced figure"]
+        assert len(bars) == len(known)
+        assert all(0 < wide <= svg.WIDTH and fill == palette.COLORS[resource] for resource, wide, fill in bars)
+    hbm, ici = (next(wide for resource, wide, _ in bars if resource == which) for which in ("hbm", "ici"))
+    assert hbm < ici
+
+
+def test_the_memory_code_to_copy_gives_the_same_numbers(capsys):
+    for state in (("v5e", "bf16", 24), ("v5p", "int4", 10), ("h100", "f32", 36)):
+        view = memory_view(*state)
+        code = BeautifulSoup(view.python, "html.parser").find("pre", class_="explorer-python").code.text
+        exec(code, names := {})
+        known = {path: said for path, said in rows(view).items() if said != "no sourced figure"}
+        assert {path: human(seconds, "s") for path, seconds in names["times"].items()} == known
+        assert capsys.readouterr().out.splitlines() == [f"{path} {said}" for path, said in known.items()]
+        assert max(map(len, code.splitlines())) <= 70
+
+
+# Tori.
+
+
+def test_the_torus_view_shows_what_the_library_says():
+    view = torus_view("v5p", "4x4x8_twisted", "0, 0, 0", "3, 2, 5")
+    torus, ends = Torus(slice_of("v5p:4x4x8"), twisted=True), ((0, 0, 0), (3, 2, 5))
+    assert rows(view) == {
+        "chips": "128",
+        "JAX devices": "128",
+        "hosts": "32",
+        "wraparound": "axes 0, 1, 2, twisted",
+        "links in all": "384; a chip has up to 6",
+        "diameter": "6 hops",
+        "mean distance": "3.46 hops",
+        "bisection": f"64 links, {human(torus.bisection_bytes_per_s(), 'B/s')} one way",
+        "from a to b": f"{torus.hops(*ends)} hops, {torus.ports(*ends)} ports at once",
+        "1 MB from a to b": f"{human(torus.transfer_s(*ends, 1e6), 's')}, latency left out",
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "wraparound", "way"),
+    [
+        (("v5e", "4x4", "0,0", "3,3"), "no axis", "6 hops, 2 ports at once"),
+        (("v5e", "8x16", "0 0", "0 15"), "axis 1", "1 hop, 1 port at once"),
+        (("v6e", "16x16", "(0, 0)", "(8, 8)"), "axes 0, 1", "16 hops, 4 ports at once"),
+        (("tpu7x", "4x4x4", "1, 2, 3", "1, 2, 3"), "axes 0, 1, 2", "0 hops, 0 ports at once"),
+    ],
+)
+def test_wraps_and_ways(state, wraparound, way):
+    shown = rows(torus_view(*state))
+    assert (shown["wraparound"], shown["from a to b"]) == (wraparound, way)
+
+
+def test_devices_of_a_chip_of_two_are_told_from_chips():
+    shown = rows(torus_view("tpu7x", "4x4x8", "0,0,0", "0,0,1"))
+    assert (shown["chips"], shown["JAX devices"], shown["hosts"]) == ("128", "256", "32")
+
+
+def test_every_usual_shape_of_every_chip_is_drawn_with_room_for_its_labels():
+    for c in WITH_TORUS:
+        move(explorer := torus_explorer(), chip=c.name)
+        offered = explorer.controls["shape"].widget.options
+        assert "x".join(map(str, c.pod_shape)) in offered
+        assert any(shape.endswith("_twisted") for shape in offered) == (c.name in ("v4", "v5p"))
+        for shape in offered:
+            move(explorer, shape=shape)
+            assert explorer.state["shape"] == shape
+            assert not any(problem(explorer, field) for field in explorer.controls)
+            assert_room(explorer.shown.svg)
+            assert len(explorer.shown.svg) < 25_000
+
+
+def dots(figure):
+    (path, *more) = ElementTree.fromstring(figure).findall("{*}path[@class='chips']")
+    return sum(layer.get("d").count("M") for layer in (path, *more))
+
+
+@pytest.mark.parametrize(
+    ("state", "drawn"),
+    [
+        (("v5e", "2x4", "0,0", "1,3"), 8),
+        (("v5p", "4x4x8", "0,0,0", "3,3,7"), 128),
+        (("v5p", "8x8x16", "0,0,0", "4,4,8"), 1024),
+        (("v5p", "16x20x28", "1,0,0", "8,10,14"), 2 * 20 * 28),  # the layers of the two ends
+        (("v5p", "16x20x28", "1,0,0", "1,10,14"), 20 * 28),
+    ],
+)
+def test_all_chips_are_drawn_or_the_layers_of_both_ends(state, drawn):
+    assert dots(torus_view(*state).svg) == drawn
+
+
+def test_the_route_is_drawn_link_by_link_and_goes_around():
+    def lines(*state):
+        paths = ElementTree.fromstring(torus_view(*state).svg).findall("{*}path[@class='ici']")
+        return [(path.get("d").count("L"), path.get("stroke-dasharray") is not None) for path in paths]
+
+    assert lines("v5e", "4x4", "0,0", "3,3") == [(6, False)]
+    assert lines("v5e", "16x16", "0,0", "0,15") == [(2, False)]  # out at one end, in at the other
+    assert lines("v5p", "4x4x4", "0,0,0", "2,1,1") == [(2, False), (2, True)]  # two hops between layers
+    assert lines("v5e", "4x4", "1,1", "1,1") == []
+
+
+def test_a_torus_is_described():
+    figure = ElementTree.fromstring(torus_view("v5p", "16x20x28", "0,0,0", "8,10,14").svg)
+    assert figure.get("aria-label") == (
+        "The chips of v5p:16x20x28 and their links; axes that wrap: 0, 1, 2. Of its 16 layers, 0 and 8 are drawn. "
+        "A shortest route from (0, 0, 0) to (8, 10, 14) takes 32 hops."
+    )
+
+
+def test_the_torus_code_to_copy_gives_the_same_numbers(capsys):
+    view = torus_view("v5p", "4x8x8_twisted", "0, 0, 0", "3, 2, 5")
+    code = BeautifulSoup(view.python, "html.parser").find("pre", class_="explorer-python").code.text
+    exec(code, names := {})
+    torus = names["torus"]
+    assert torus == Torus(Slice(chip("v5p"), (4, 8, 8)), twisted=True)
+    assert rows(view)["from a to b"].startswith(f"{torus.hops(names['a'], names['b'])} hops")
+    assert str(torus.route((0, 0, 0), (3, 2, 5))) in capsys.readouterr().out
+    assert max(map(len, code.splitlines())) <= 70
+
+
+def test_a_new_slice_names_two_of_its_own_chips():
+    explorer = torus_explorer()
+    move(explorer, chip="v5p")
+    assert len(Torus(slice_of(f"v5p:{explorer.state['shape']}")).shape) == 3
+    move(explorer, shape="2x2x4")
+    assert explorer.state == {"chip": "v5p", "shape": "2x2x4", "a": "0, 0, 0", "b": "1, 1, 3"}
+    assert torus_explorer(chip="v5p", shape="4x4x8").state["b"] == "2, 2, 4"
+    move(explorer, shape="4x4x8", a="(3,3,7)", b="1 2 3")
+    assert (explorer.state["a"], explorer.state["b"]) == ("3, 3, 7", "1, 2, 3")
+    move(explorer, shape="4x4x8_twisted")  # the same chips
+    assert (explorer.state["a"], explorer.state["b"]) == ("3, 3, 7", "1, 2, 3")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [("", "b='' is no chip; write its coordinates"), ("x", "b='x' is no chip"), ("-1, 0", "b='-1, 0' is no chip"),
+     ("4, 0", "b=(4, 0) is no chip of v5e:4x4; the last one is (3, 3)"), ("1", "b=(1,) is no chip of v5e:4x4"),
+     ("1" * 30, "is no chip"), ("<b>", "b='<b>' is no chip")],
+)  # fmt: skip
+def test_a_chip_that_is_none_is_said_beside_its_field(typed, words):
+    explorer = torus_explorer()
+    before = on_screen(explorer)
+    move(explorer, b=typed)
+    assert words in problem(explorer, "b")
+    assert [field for field in explorer.controls if problem(explorer, field)] == ["b"]
+    assert on_screen(explorer) == before
+    move(explorer, b="2, 1")
+    assert problem(explorer, "b") == ""
+    assert explorer.shown == torus_view("v5e", "4x4", "0, 0", "2, 1")
+
+
 # The controls.
 
 
@@ -287,6 +502,26 @@ def test_moving_each_control_of_your_matmul_shows_the_view_of_the_new_state():
     assert explorer.state == {"m": 8192, "k": 100, "n": 1000, "x": "fp8", "w": "int4", "chip": "h100"}
     assert explorer.shown == matmul_view(**explorer.state)
     assert on_screen(explorer) == html_of(explorer.shown)
+
+
+def test_moving_each_control_of_the_memory_and_the_torus_shows_the_view_of_the_new_state():
+    memory = memory_explorer()
+    for change in ({"chip": "v6e"}, {"dtype": "f32"}, {"log2_elements": 30}):
+        move(memory, **change)
+        assert memory.state == {**memory.state, **change}
+        assert memory.shown == memory_view(**memory.state)
+        assert on_screen(memory) == html_of(memory.shown)
+    torus = torus_explorer()
+    for change in ({"chip": "v5p"}, {"shape": "4x8x8"}, {"a": "1, 7, 2"}, {"b": "3, 0, 5"}):
+        move(torus, **change)
+        assert torus.state == {**torus.state, **change}
+        assert torus.shown == torus_view(**torus.state)
+        assert on_screen(torus) == html_of(torus.shown)
+
+
+def test_every_chip_that_an_explorer_has_figures_for_is_offered():
+    assert list(memory_explorer().controls["chip"].widget.options) == [c.name for c in WITH_HBM]
+    assert list(torus_explorer().controls["chip"].widget.options) == [c.name for c in WITH_TORUS]
 
 
 def test_every_chip_with_a_roofline_is_offered_and_no_other():
@@ -367,6 +602,12 @@ def test_a_wrong_argument_is_an_error_and_aliases_are_taken():
     for wrong in ({"chip": "v9"}, {"dtype": "f32"}, {"log2_m": 15}, {"log2_m": 1.5}, {"k": 1000}):
         with pytest.raises(ValueError, match=str(*wrong)):
             roofline_explorer(**wrong)
+    for wrong in ({"chip": "v5e:4x4"}, {"chip": "h100"}, {"shape": "4x5"}, {"a": "4, 0"}, {"b": "0"}):
+        with pytest.raises(ValueError, match=str(*wrong)):
+            torus_explorer(**wrong)
+    for wrong in ({"chip": "v9"}, {"dtype": "f64"}, {"log2_elements": 9}, {"log2_elements": 37}):
+        with pytest.raises(ValueError, match=str(*wrong)):
+            memory_explorer(**wrong)
     for wrong in ({"m": 0}, {"x": "f64"}, {"x": "fp8", "w": "fp8"}):
         with pytest.raises(ValueError, match=r"m=|x=|dtype="):
             matmul_explorer(**wrong)
@@ -381,6 +622,9 @@ def test_a_wrong_argument_is_an_error_and_aliases_are_taken():
     [
         (roofline_explorer, {"chip": "h100", "dtype": "fp8", "log2_m": 0, "k": 256, "n": 32768}),
         (matmul_explorer, {"m": 7, "k": 11, "n": 10**15, "x": "int8", "w": "fp4", "chip": "b200"}),
+        (memory_explorer, {"chip": "h100", "dtype": "int4", "log2_elements": 36}),
+        (torus_explorer, {"chip": "v5p", "shape": "4x8x8_twisted", "a": "3, 0, 7", "b": "1, 5, 2"}),
+        (torus_explorer, {"chip": "v6e", "shape": "2x4", "a": "0, 3", "b": "0, 3"}),
     ],
 )
 def test_a_link_carries_the_state(make, state, link):
@@ -443,7 +687,7 @@ def test_ipython_shows_the_bundle():
 
 
 def test_every_control_is_described_and_fits_a_phone():
-    for explorer in (roofline_explorer(), matmul_explorer()):
+    for explorer in (make() for make in EXPLORERS):
         for control in explorer.controls.values():
             assert control.widget.description
             assert control.widget.layout.max_width == "100%"
@@ -466,10 +710,11 @@ def modules_after(code):
 
 
 def test_an_explorer_loads_nothing_but_ipywidgets():
-    made = "from scaling_lib.show.explorers import *; roofline_explorer(); matmul_explorer()"
+    made = f"from scaling_lib.show.explorers import *; {'; '.join(f'{make.__name__}()' for make in EXPLORERS)}"
     assert modules_after(made) - modules_after("import ipywidgets") == {"scaling_lib"}
     assert {"numpy", "matplotlib"} & modules_after(made) == set()
 
 
 def test_the_figure_loads_the_standard_library_alone():
-    assert modules_after("import scaling_lib.show.svg, scaling_lib.show.palette") - modules_after("") == {"scaling_lib"}
+    figures = "from scaling_lib.show import hierarchy, mxu, palette, svg, wiring"
+    assert modules_after(figures) - modules_after("") == {"scaling_lib"}

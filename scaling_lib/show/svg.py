@@ -1,4 +1,4 @@
-"""Log-log figures as SVG text, from the standard library alone: the same string shows in a notebook, in Colab and on the page.
+"""Figures as SVG text, from the standard library alone: the same string shows in a notebook, in Colab and on the page.
 
 Text and axes take the color of the text around them, so that a figure suits light and dark pages. Why not a library:
 docs/adr/0007.
@@ -55,11 +55,11 @@ class LogAxes:
 
     def x(self, value: float) -> float:
         """Where `value` lies on the horizontal axis, in units of the view box."""
-        return _LEFT + _share(value, self.xs) * (_RIGHT - _LEFT)
+        return _LEFT + share(value, self.xs) * (_RIGHT - _LEFT)
 
     def y(self, value: float) -> float:
         """Where `value` lies on the vertical axis, in units of the view box."""
-        return _BOTTOM - _share(value, self.ys) * (_BOTTOM - _TOP)
+        return _BOTTOM - share(value, self.ys) * (_BOTTOM - _TOP)
 
     def draw(self, xlabel: str, ylabel: str) -> list[str]:
         """Grid, ticks with SI prefixes, and the two axis labels: that of y stands above its axis, where it reads best."""
@@ -97,16 +97,45 @@ def decades(low: float, high: float) -> list[float]:
     return [10.0**power for power in range(first, last + 1, step)]
 
 
+def decades_around(low: float, high: float) -> tuple[float, float]:
+    """The powers of ten at or below `low`, and at or above `high`."""
+    return 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high))
+
+
+def share(value: float, ends: tuple[float, float]) -> float:
+    """How far `value` lies between two ends of a logarithmic axis, from 0 to 1."""
+    return math.log(value / ends[0]) / math.log(ends[1] / ends[0])
+
+
 def tick(value: float) -> str:
     """A tick's number with its SI prefix, without a unit: "1 T"."""
     return units.human(value, "B").removesuffix("B").rstrip()
 
 
-def figure(parts: Sequence[str], description: str) -> str:
+@dataclass(frozen=True)
+class Drawing:
+    """A finished figure; shows itself in a notebook and on the page, and prints as its description.
+
+    Args:
+        svg: the SVG element.
+        description: the figure in words.
+    """
+
+    svg: str
+    description: str
+
+    def _repr_html_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return self.description
+
+
+def figure(parts: Sequence[str], description: str, height: float = HEIGHT) -> str:
     """The SVG element around `parts`: as wide as its place, up to a limit, and described in words to who cannot see it."""
     style = f"width:100%;max-width:{MAX_WIDTH_PX}px;height:auto;color:inherit;font:{FONT}px system-ui,sans-serif"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
         f'aria-label="{escape(description)}" style="{style}" fill="currentColor">{"".join(parts)}</svg>'
     )
 
@@ -124,7 +153,7 @@ def roofline(chip: Chip, cost: rl.Cost, label: str) -> str:
     (dtype,) = cost.flops
     intensity, limits = cost.intensity(), rl.bound(cost, chip)
     ridge, peak = rl.ridge(chip, dtype), chip.flops_per_s(dtype)
-    low, high = _decade_below(min(0.1, intensity / 2)), _decade_above(max(1e5, intensity))
+    low, high = decades_around(min(0.1, intensity / 2), max(1e5, intensity))
     start = rl.attainable_flops_per_s(low, chip, dtype)
     axes = LogAxes((low, high), (start / 2, peak * 3))
 
@@ -154,18 +183,6 @@ def _above_slope(axes: LogAxes, text: str, ends: Sequence[tuple[float, float]]) 
     label = Label(text, _LEFT + 6, 0)
     covered = min(1, (label.x + label.width - x0) / (x1 - x0))
     return Label(text, label.x, y0 + covered * (y1 - y0) - 8)
-
-
-def _share(value: float, ends: tuple[float, float]) -> float:
-    return math.log(value / ends[0]) / math.log(ends[1] / ends[0])
-
-
-def _decade_below(value: float) -> float:
-    return float(10.0 ** math.floor(math.log10(value)))
-
-
-def _decade_above(value: float) -> float:
-    return float(10.0 ** math.ceil(math.log10(value)))
 
 
 def _line(x0: float, y0: float, x1: float, y1: float) -> str:

@@ -22,11 +22,22 @@ _JAX_NAMES = {"fp8": "float8_e4m3fn", "fp4": "float4_e2m1fn", "f64": "float64", 
               "f16": "float16"}  # fmt: skip
 
 
+def mesh(**axes: int) -> AbstractMesh:
+    """Named axes without devices, `mesh(X=4, Y=2)`: enough to say how arrays are cut, before there is anything to cut them on.
+
+    What is specified on it compiles for any slice with as many devices: see `tpu.compile`.
+
+    Raises:
+        ValueError: for an axis size that is no whole number of at least 1.
+    """
+    return AbstractMesh(tuple(units.size(name, n) for name, n in axes.items()), tuple(axes))
+
+
 def sharding(mesh: Mesh | AbstractMesh, array: str) -> NamedSharding:
     """The sharding that `array` names on `mesh`: `sharding(mesh, "A[I_X, J]")`.
 
     Args:
-        mesh: from `simulate.mesh` or `tpu.mesh`.
+        mesh: from `mesh`, `simulate.mesh` or `tpu.mesh`.
         array: the notation. The array's own name may be left out, and so may all dimensions: "[]" is a scalar.
 
     Raises:
@@ -39,7 +50,7 @@ def spec(mesh: Mesh | AbstractMesh, array: str, dtype: object = "bf16", **sizes:
     """An array without values, to compile for: `spec(mesh, "A[I_X, J]", "bf16", I=512, J=384)`.
 
     Args:
-        mesh: from `simulate.mesh` or `tpu.mesh`.
+        mesh: from `mesh`, `simulate.mesh` or `tpu.mesh`.
         array: the notation.
         dtype: of the elements, by the library's name or JAX's.
         sizes: of each dimension, of the whole array.

@@ -1,0 +1,26 @@
+"""Explorers: sliders and fields over the core, the same in Jupyter, in Colab and on a page of the book without a server.
+
+A view function turns one state of the controls into HTML; an `Explorer` keeps a view in step with its controls. Everything
+here must load in the reader's browser: pure Python, ipywidgets that versions 7 and 8 share, figures as SVG text.
+"""
+
+from scaling_lib.show.explorers.base import LINK, Control, Explorer, View, read_size
+from scaling_lib.show.explorers.memory import memory_explorer, memory_view
+from scaling_lib.show.explorers.roofline import matmul_explorer, matmul_view, roofline_explorer, roofline_view
+from scaling_lib.show.explorers.torus import torus_explorer, torus_view
+
+__all__ = [
+    "LINK",
+    "Control",
+    "Explorer",
+    "View",
+    "matmul_explorer",
+    "matmul_view",
+    "memory_explorer",
+    "memory_view",
+    "read_size",
+    "roofline_explorer",
+    "roofline_view",
+    "torus_explorer",
+    "torus_view",
+]
