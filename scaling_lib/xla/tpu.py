@@ -1,0 +1,203 @@
+"""Compiles a JAX function for a TPU slice, with no TPU in the house.
+
+The compiler is libtpu, the one that real TPUs use: memory, collectives and schedule are those of the real program. Times are
+its estimates, and nothing runs. Derived in chapters/02-tpus.md; docs/adr/0009 says how programs are recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from scaling_lib import hardware, units
+from scaling_lib.xla import fingerprint, libtpu, oom, records, rehost, topology
+from scaling_lib.xla.program import Memory, Program, memory
+from scaling_lib.xla.records import Record, record
+from scaling_lib.xla.topology import TPUCompilerUnavailable, mesh
+
+__all__ = ["Record", "TPUCompilerUnavailable", "compile", "mesh", "record"]
+
+Options = Mapping[str, Any]
+
+
+def compile(
+    fn: Callable[..., Any],
+    *specs: Any,
+    slice: str | hardware.Slice = "v5e:16x16",
+    out: Any = None,
+    donate: int | tuple[int, ...] = (),
+    options: Options | None = None,
+    name: str | None = None,
+    record: str | None = None,
+    schedule: bool = False,
+) -> Program:
+    """What the TPU compiler makes of `fn` on a slice.
+
+    A program that does not fit is a result too: `Program.code` is None, and `memory` has what it needs, what there is and
+    the largest buffers.
+
+    Args:
+        fn: a function of JAX arrays, or one that `jax.jit` has already taken.
+        specs: its arguments: pytrees of `jax.ShapeDtypeStruct`, or of arrays, of which only shape, dtype and sharding count.
+            Their shardings may be over any mesh whose axes multiply to the slice's devices, a simulated one too: axes move
+            to the slice. Without a sharding an argument is replicated.
+        slice: a slice's name or a `hardware.Slice`.
+        out: how the result is laid out: `PartitionSpec` or `NamedSharding`, one for all or a tree of them. Left out, the
+            compiler chooses.
+        donate: positions of arguments whose memory the result may take over.
+        options: compiler options, such as `{"xla_tpu_enable_async_collective_fusion": False}`. Their names are the
+            compiler's and change between its versions.
+        name: what the program is called; the function's name where it is left out.
+        record: go by way of this record: compile where libtpu can be had, else show what was recorded, with a warning that
+            says when. The variable SCALING_LIB_RECORDS can ask for records "only", or to "write" or "check" them.
+        schedule: keep the scheduler's timetable in `code.schedule`, where there is something to schedule.
+
+    Raises:
+        ValueError: for an argument that does not do, with the reason in one line.
+        TPUCompilerUnavailable: where libtpu is missing, broken or held by another process, and no record stands in.
+        RuntimeError: in a process forked after libtpu was loaded.
+    """
+    if not callable(fn):
+        raise ValueError(f"fn={fn!r} is not a function; give a function of JAX arrays")
+    donate = (donate,) if isinstance(donate, int) else tuple(donate)
+    if wrong := [position for position in donate if position not in range(len(specs))]:
+        raise ValueError(f"donate={wrong[0]!r} is no position of an argument; they are 0 to {len(specs) - 1}")
+    called = name or _name(fn)
+    target = topology.resolve(slice)
+    own = rehost.own_mesh(target, specs, out)
+    abstract = rehost.without_devices(own)
+    options = dict(options or {})
+
+    def live() -> Program:
+        on = rehost.on_slice(target, own)
+        with rehost.in_context(own, on):
+            return _live(fn, specs, out, donate, options, called, target, on, schedule)
+
+    def key() -> str:
+        moved = _moved(specs, abstract), rehost.move_out(out, abstract)
+        with _one_line(called):
+            return records.key(fingerprint.signature(called, str(target), abstract, fn, *moved, donate, options))
+
+    return live() if record is None else records.through(record, key, live)
+
+
+def _live(
+    fn: Any,
+    specs: tuple[Any, ...],
+    out: Any,
+    donate: tuple[int, ...],
+    options: dict[str, Any],
+    called: str,
+    target: hardware.Slice,
+    on: jax.sharding.Mesh,
+    schedule: bool,
+) -> Program:
+    specs, out = _moved(specs, on), rehost.move_out(out, on)
+    if not hasattr(fn, "lower") or out is not None or donate != ():
+        fn = jax.jit(fn, out_shardings=out, donate_argnums=donate)
+    with _one_line(called):
+        lowered = fn.lower(*specs)
+    found, text, timetable = _compiled(lowered, called, target, options, schedule)
+    about: dict[str, Any] = {
+        "name": called,
+        "target": str(target),
+        "axes": dict(on.shape),
+        "memory": found,
+        "versions": {"jax": jax.__version__, "libtpu": libtpu.version()},
+        "date": datetime.date.today().isoformat(),
+    }
+    if text is None:
+        return Program(**about, devices=target.devices, code=None)
+    program = Program.read(text, **about)
+    return replace(program, code=program.code and replace(program.code, schedule=timetable))
+
+
+def _moved(specs: tuple[Any, ...], to: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> tuple[Any, ...]:
+    return tuple(rehost.move_spec(f"specs[{i}]", spec, to) for i, spec in enumerate(specs))
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__name__", None) or _name(getattr(fn, "func", type(fn)))
+
+
+@contextlib.contextmanager
+def _one_line(called: str) -> Iterator[None]:
+    """JAX's complaints while it traces a function, in one line."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        if isinstance(error, jax.errors.JAXTypeError) or re.search("not a valid JAX type|cannot create weak reference", first):
+            message = f"fn={called} is not a JAX function: {first}"
+        elif found := re.search(r"spec=(P.*?\)).*array axis (\d+) is partitioned (\d+) times.* size is (\d+)", first):
+            layout, axis, parts, size = found.groups()
+            message = f"out={layout} cuts dimension {axis} of the result, of size {size}, into {parts}, which do not divide it"
+        elif "incompatible devices" in first or "should match the mesh passed" in first:
+            message = f"fn={called} holds a mesh of its own: leave it out of shard_map and constraints, or use that of the specs"
+        else:
+            message = f"fn={called} cannot be traced with these specs: {first}"
+        raise ValueError(message + _where(error)) from None
+
+
+def _where(error: BaseException) -> str:
+    """The last line of the caller's own code that an error passed through."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not re.search(r"[/\\](jax|jaxlib|scaling_lib)[/\\]", code.co_filename):
+            place = f" (line {trace.tb_lineno} of {code.co_name})"
+        trace = trace.tb_next
+    return place
+
+
+def _compiled(
+    lowered: Any, called: str, target: hardware.Slice, options: dict[str, Any], schedule: bool
+) -> tuple[Memory, str | None, str]:
+    """Memory, text and timetable of a program; no text where it does not fit."""
+    available = _available_bytes(target, options)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        dumped = {"xla_dump_to": folder, "xla_dump_latency_hiding_schedule": True} if schedule else {}
+        try:
+            compiled = lowered.compile(compiler_options={**options, **dumped})
+        except (jax.errors.JaxRuntimeError, TypeError, ValueError) as error:
+            needed = oom.refusal(str(error))
+            if needed is None:
+                raise ValueError(_refused(str(error), called, options)) from None
+            return _not_fitting(lowered, options, needed, available), None, ""
+        timetable = "".join(path.read_text() for path in sorted(Path(folder).glob("*.schedule.txt")))
+    return memory(compiled.memory_analysis(), available_bytes=available), compiled.as_text(), timetable
+
+
+def _not_fitting(lowered: Any, options: dict[str, Any], refusal: tuple[float, float], available: float) -> Memory:
+    """Compiles once more, to have the compiler write down its buffers."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        try:
+            lowered.compile(compiler_options={**options, "xla_dump_to": folder, "xla_dump_hlo_as_text": True})
+        except jax.errors.JaxRuntimeError:
+            return oom.memory(refusal, available, Path(folder))
+    raise AssertionError("the compiler refused a program and then took it")
+
+
+def _available_bytes(target: hardware.Slice, options: Options) -> float:
+    """HBM of one device that a program may have; an option can lower it."""
+    usable = target.chip.usable_hbm_bytes / target.chip.devices
+    limit = options.get("xla_tpu_max_hbm_size_mib")
+    return usable if limit is None else min(usable, float(limit) * units.MIB)
+
+
+def _refused(message: str, called: str, options: Options) -> str:
+    """The compiler's refusal in one line."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    first = re.sub(r"^[A-Z_]+: ", "", lines[0])
+    if found := re.search(r"No such compile option: '(.+?)'|into flag (\w+)", first):
+        option = found[1] or found[2]
+        return f"options[{option!r}]={options.get(option)!r} is refused by the TPU compiler: {first}"
+    return f"the TPU compiler refuses {called}: {first}"
