@@ -30,6 +30,7 @@ _LOGGER = logging.getLogger(__name__)
 _ASSETS = Path(__file__).parent / "live"
 _PACKAGES = ("traitlets", "comm", "ipywidgets")  # shipped whole, without their tests
 _LIBRARY = "scaling_lib"  # shipped without what a browser cannot import
+_NEEDS_JAX = "xla"  # the room of the library that does not ship at all, not even its modules that only read text
 
 # Of the standard library, what Pyodide leaves out.
 _ABSENT = {"curses", "dbm", "ensurepip", "grp", "pwd", "readline", "resource", "syslog", "tkinter", "turtle", "venv"}
@@ -98,11 +99,14 @@ def _missing(name: str, left_out: Mapping[str, str]) -> str:
 
 
 def pack(library: Path, packages: Iterable[Path] = ()) -> Pack:
-    """Packs a library in the folder `library`, less the modules that import what no browser has, and whole `packages`."""
+    """Packs a library in the folder `library` and whole `packages`.
+
+    Of the library, its room `xla` is left out, and the modules that import what no browser has.
+    """
     files = {path: source for root in packages for path, source in _sources(root).items()}
-    own = _sources(library)
+    own, room = _sources(library), f"{library.name}/{_NEEDS_JAX}/"
     trees = {_module(path): ast.parse(source).body for path, source in own.items() if path.endswith(".py")}
-    left_out: dict[str, str] = {}
+    left_out = {_module(path): "jax" for path in own if path.startswith(room)}
     while True:  # a module that imports one left out is left out, too
         reasons = {name: Pack({}, left_out).blame(body) for name, body in trees.items() if name not in left_out}
         if not any(reasons.values()):

@@ -1,4 +1,4 @@
-"""The recorded programs in scaling_lib/xla/recorded: renewed by the pages that show them, and held to the compiler of today.
+"""The recorded programs in scaling_lib/xla/tpu/recorded: renewed by the pages that show them, and held to the compiler of today.
 
     python _ext/records.py write [PAGE.md ...]    runs the pages, which write their records, and says what changed
     python _ext/records.py check [PAGE.md ...]    runs the pages, which compare their records with the live compiler
@@ -17,8 +17,8 @@ from typing import Any
 import notebooks
 from plain import PageError
 
-from scaling_lib.xla import records
 from scaling_lib.xla.program import Program
+from scaling_lib.xla.tpu import records
 
 PAGE_TIMEOUT_S = 600
 

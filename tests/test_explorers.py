@@ -1,6 +1,7 @@
 """Explorers: what they show is what the library says, in every state that their controls allow."""
 
 import itertools
+import re
 import subprocess
 import sys
 from html import unescape
@@ -424,7 +425,7 @@ def test_all_chips_are_drawn_or_the_layers_of_both_ends(state, drawn):
 def test_the_route_is_drawn_link_by_link_and_goes_around():
     def lines(*state):
         paths = ElementTree.fromstring(torus_view(*state).svg).findall("{*}path[@class='ici']")
-        return [(path.get("d").count("L"), path.get("stroke-dasharray") is not None) for path in paths]
+        return [(len(re.findall("[LQ]", path.get("d"))), path.get("stroke-dasharray") is not None) for path in paths]
 
     assert lines("v5e", "4x4", "0,0", "3,3") == [(6, False)]
     assert lines("v5e", "16x16", "0,0", "0,15") == [(2, False)]  # out at one end, in at the other
@@ -716,5 +717,5 @@ def test_an_explorer_loads_nothing_but_ipywidgets():
 
 
 def test_the_figure_loads_the_standard_library_alone():
-    figures = "from scaling_lib.show import hierarchy, mxu, palette, svg, wiring"
+    figures = "from scaling_lib.show import hierarchy, mxu, palette, svg, tensor_core, wiring"
     assert modules_after(figures) - modules_after("") == {"scaling_lib"}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scaling_lib.xla import groups, hlo
+from scaling_lib.xla.program import groups, hlo
 
 HLO = Path(__file__).parent / "data" / "hlo"
 MESHES = st.lists(st.sampled_from([1, 2, 3, 5]), min_size=1, max_size=4)

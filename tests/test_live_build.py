@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[1]
         ("from scaling_lib.show.explorers import roofline_explorer", ""),
         ("from scaling_lib.show import plots", "scaling_lib.show.plots (it needs matplotlib)"),
         ("def f():\n    import jax", "jax"),
+        ("from scaling_lib.xla import program", "scaling_lib.xla (it needs jax)"),
+        ("import scaling_lib.xla.program", "scaling_lib.xla.program (it needs jax)"),
         ("import tkinter", "tkinter"),
     ],
 )
@@ -32,7 +34,25 @@ def test_the_library_ships_with_its_data_and_without_what_needs_more():
     files = live._shipped().files
     assert "scaling_lib/catalog/chips.csv" in files
     assert "scaling_lib/show/explorers/torus.py" in files
-    assert not any(path.startswith("scaling_lib/xla/") and path != "scaling_lib/xla/__init__.py" for path in files)
+    assert not any(path.startswith("scaling_lib/xla/") for path in files)
+
+
+def test_of_xla_nothing_ships_not_even_plain_text_nor_data_nor_who_imports_it(tmp_path):
+    sources = {
+        "__init__.py": "",
+        "core.py": "import math",
+        "core.csv": "a,b",
+        "xla/__init__.py": "",
+        "xla/text.py": "import re",
+        "xla/data.csv": "a,b",
+        "show/uses.py": "from mine.xla import text",
+        "show/xla_like.py": "import math",
+    }
+    for path, text in sources.items():
+        (tmp_path / "mine" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / path).write_text(text, encoding="utf-8")
+    packed = live.pack(tmp_path / "mine")
+    assert set(packed.files) == {"mine/__init__.py", "mine/core.py", "mine/core.csv", "mine/show/xla_like.py"}
 
 
 @pytest.mark.book

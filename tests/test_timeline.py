@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec as P
 from scaling_lib import hardware
 from scaling_lib.show import timelines
 from scaling_lib.xla import timeline, tpu
-from scaling_lib.xla.durations import collective_s
 from scaling_lib.xla.program import Memory, Program
+from scaling_lib.xla.timeline.durations import collective_s
 
 mpl.use("agg")
 

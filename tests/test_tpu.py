@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,8 @@ from jax.sharding import PartitionSpec as P
 
 from scaling_lib import hardware, units
 from scaling_lib.hardware import chip
-from scaling_lib.xla import libtpu, oom, simulate, topology, tpu
+from scaling_lib.xla import libtpu, simulate, tpu
+from scaling_lib.xla.tpu import oom, topology
 
 GENERATIONS = ["v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"]
 
@@ -114,6 +116,17 @@ def test_axes_of_kind_explicit_stay_so():
         product, array(explicit, P("X", "Y"), 512, 384), array(explicit, P("Y", None), 384, 640), slice="v5e:2x4"
     )
     assert [(one.kind, one.axes) for one in program.collectives] == [("all-reduce", ("Y",))]
+
+
+def test_an_ambiguous_layout_of_explicit_axes_is_one_clear_message():
+    explicit = jax.sharding.AbstractMesh((4,), ("X",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with pytest.raises(ValueError, match=r"cannot be traced with these specs: Contracting dimensions are sharded"):
+        tpu.compile(matmul, array(explicit, P(None, "X"), 512, 384), array(explicit, P("X", None), 384, 640), slice="v5e:2x2")
+
+
+def test_errors_of_the_function_itself_are_left_alone():
+    with pytest.raises(FileNotFoundError):
+        tpu.compile(lambda x: x + len(Path("/no/such/file").read_text()), jax.ShapeDtypeStruct((8,), "float32"), slice="v5e:1x1")
 
 
 def test_a_mesh_in_an_order_of_ones_own_is_kept():

@@ -32,6 +32,11 @@ class Path:
         return "no sourced figure" if self.seconds is None else units.human(self.seconds, "s")
 
 
+def capacity(size_bytes: float) -> str:
+    """The size of a memory, as vendors write it: "64 MiB", "15.8 GiB"."""
+    return units.human(size_bytes, "GiB") if size_bytes >= units.GIB else f"{units.human(size_bytes / units.MIB)} MiB"
+
+
 def bars(paths: Sequence[Path], description: str) -> Drawing:
     """A bar for each path, in the color of its resource; one without a sourced figure says so in place of its bar."""
     known = [path.seconds for path in paths if path.seconds is not None]

@@ -59,14 +59,19 @@ def draw(torus: Torus, a: Sequence[int], b: Sequence[int]) -> Drawing:
     if deep * rows * columns > MOST_CHIPS:
         layers = sorted({path[0][0], path[-1][0]})
     layout = _fit(layers, rows, columns)
-    parts = [str(Label("down: axis 0, right: axis 1" if flat else "layers: axis 0, down: axis 1, right: axis 2", 4, 15))]
+    some = "" if len(layers) == deep else f" ({len(layers)} of {deep})"
+    parts = [str(Label("axis 0: down, 1: right" if flat else f"axis 0: layers{some}, 1: down, 2: right", 4, 15))]
     for layer in layers:
         left, top = layout.corner(layer)
         parts += [] if flat else [str(Label(str(layer), left, top - 3))]
-        parts += _grid(layout, layer, wraps)
+        parts.append(_links(layout, layer, wraps))
     parts += _route(layout, [chip for chip in path if chip[0] in layers], (deep, rows, columns), wraps)
-    ends = f"○ from {_spell(way[0])}", f"● to {_spell(way[-1])}"
-    parts += [str(Label(ends[0], 4, layout.height - 8)), str(Label(ends[1], WIDTH - 4, layout.height - 8, "end"))]
+    parts += [_chips(layout, layer) for layer in layers]  # over the route, which passes behind the chips between two layers
+    size = max(3.5, min(7.0, layout.gap / 4))
+    parts += [_end(*layout.at(*path[0]), size, "white"), _end(*layout.at(*path[-1]), size, COLORS["ici"])]
+    foot = layout.height - 8
+    parts += [_end(10, foot - 5, 5, "white"), str(Label(f"from {_spell(way[0])}", 22, foot))]
+    parts += [_end(WIDTH / 2 + 10, foot - 5, 5, COLORS["ici"]), str(Label(f"to {_spell(way[-1])}", WIDTH / 2 + 22, foot))]
     description = _describe(torus, way, layers, deep)
     return Drawing(figure(parts, description, layout.height), description)
 
@@ -82,7 +87,7 @@ def _fit(layers: Sequence[int], rows: int, columns: int) -> _Layout:
     return _Layout(layers, rows, columns, best, gap(best))
 
 
-def _grid(layout: _Layout, layer: int, wraps: Sequence[bool]) -> Iterator[str]:
+def _links(layout: _Layout, layer: int, wraps: Sequence[bool]) -> str:
     stub_down, stub_right = (0.5 * wrap for wrap in wraps[1:])
     lines = [
         (layout.at(layer, row, -stub_right), layout.at(layer, row, layout.columns - 1 + stub_right)) for row in range(layout.rows)
@@ -92,11 +97,14 @@ def _grid(layout: _Layout, layer: int, wraps: Sequence[bool]) -> Iterator[str]:
         for column in range(layout.columns)
     ]
     links = "".join(f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}" for (x0, y0), (x1, y1) in lines)
-    yield f'<path d="{links}" fill="none" stroke="currentColor" stroke-width="{min(1.0, layout.gap / 16):.2f}" opacity="0.45"/>'
+    return f'<path d="{links}" fill="none" stroke="currentColor" stroke-width="{min(1.0, layout.gap / 16):.2f}" opacity="0.45"/>'
+
+
+def _chips(layout: _Layout, layer: int) -> str:
     places = (layout.at(layer, row, column) for row, column in itertools.product(range(layout.rows), range(layout.columns)))
     chips = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)  # a line of no length with round ends is a dot
     size = max(1.6, min(9.0, layout.gap / 3))
-    yield f'<path class="chips" d="{chips}" stroke="currentColor" stroke-width="{size:.1f}" stroke-linecap="round"/>'
+    return f'<path class="chips" d="{chips}" stroke="currentColor" stroke-width="{size:.1f}" stroke-linecap="round"/>'
 
 
 def _route(layout: _Layout, path: Sequence[Coordinates], shape: Coordinates, wraps: Sequence[bool]) -> Iterator[str]:
@@ -104,7 +112,7 @@ def _route(layout: _Layout, path: Sequence[Coordinates], shape: Coordinates, wra
     for here, there in itertools.pairwise(path):
         start, end = layout.at(*here), layout.at(*there)
         if here[0] != there[0]:
-            dashed += _line(start, end)
+            dashed += _bow(start, end, layout.gap)
             continue
         around = [axis for axis in (1, 2) if wraps[axis] and abs(there[axis] - here[axis]) == shape[axis] - 1]
         if not around:
@@ -118,10 +126,19 @@ def _route(layout: _Layout, path: Sequence[Coordinates], shape: Coordinates, wra
     wide = f'fill="none" stroke="{COLORS["ici"]}" stroke-width="{max(2.0, min(4.0, layout.gap / 6)):.1f}"'
     yield f'<path class="ici" d="{solid}" {wide}/>' if solid else ""
     yield f'<path class="ici" d="{dashed}" {wide} stroke-dasharray="5 4"/>' if dashed else ""
-    for (x, y), fill in ((layout.at(*path[0]), "white"), (layout.at(*path[-1]), COLORS["ici"])):
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{max(3.5, min(7.0, layout.gap / 4)):.1f}" fill="{fill}" ' + (
-            f'stroke="{COLORS["ici"]}" stroke-width="2.5"/>'
-        )
+
+
+def _end(x: float, y: float, size: float, fill: str) -> str:
+    """The mark of a chip at an end of the route."""
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}" fill="{fill}" stroke="{COLORS["ici"]}" stroke-width="2.5"/>'
+
+
+def _bow(start: tuple[float, float], end: tuple[float, float], gap: float) -> str:
+    """A line that bends to the right of its way, so that it does not lie on the links of a layer."""
+    (x0, y0), (x1, y1) = start, end
+    share = gap / math.dist(start, end)
+    x, y = (x0 + x1) / 2 - (y1 - y0) * share, (y0 + y1) / 2 + (x1 - x0) * share
+    return f"M{x0:.1f} {y0:.1f}Q{x:.1f} {y:.1f} {x1:.1f} {y1:.1f}"
 
 
 def _line(start: tuple[float, float], end: tuple[float, float]) -> str:

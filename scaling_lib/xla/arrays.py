@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from scaling_lib import units
 
@@ -25,12 +25,13 @@ _JAX_NAMES = {"fp8": "float8_e4m3fn", "fp4": "float4_e2m1fn", "f64": "float64", 
 def mesh(**axes: int) -> AbstractMesh:
     """Named axes without devices, `mesh(X=4, Y=2)`: enough to say how arrays are cut, before there is anything to cut them on.
 
-    What is specified on it compiles for any slice with as many devices: see `tpu.compile`.
+    Axes are of JAX's `Auto` kind. What is specified on it compiles for any slice with as many devices: see `tpu.compile`.
 
     Raises:
         ValueError: for an axis size that is no whole number of at least 1.
     """
-    return AbstractMesh(tuple(units.size(name, n) for name, n in axes.items()), tuple(axes))
+    sizes = tuple(units.size(name, n) for name, n in axes.items())
+    return AbstractMesh(sizes, tuple(axes), axis_types=(AxisType.Auto,) * len(sizes))
 
 
 def sharding(mesh: Mesh | AbstractMesh, array: str) -> NamedSharding:

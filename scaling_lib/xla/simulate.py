@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from scaling_lib import units
+from scaling_lib.xla import tracing
 from scaling_lib.xla.program import Program, memory
 
 MOST_DEVICES = 1024
@@ -103,16 +104,14 @@ def compile(
 
     NB: the CPU compiler writes other collectives than the TPU's, widens bf16 to float32, and has no peak of its own.
     """
-    if not callable(fn):
-        raise ValueError(f"fn={fn!r} is not a function; give a function of JAX arrays")
+    called = tracing.name_of(fn) if name is None else name
+    donate = tracing.positions(donate, len(specs))
     found = [leaf.sharding for leaf in jax.tree.leaves(specs) if isinstance(getattr(leaf, "sharding", None), jax.NamedSharding)]
     meshes = {sharding.mesh for sharding in found}
     if len(meshes) > 1 or any(isinstance(one, jax.sharding.AbstractMesh) for one in meshes):
         raise ValueError("specs must all be on one mesh of pretend devices; make it with simulate.mesh(X=4, Y=2)")
     axes = dict(meshes.pop().shape) if meshes else {}
-    called = name or str(getattr(fn, "__name__", "program"))
-    jitted: Any = fn if hasattr(fn, "lower") and out is None and donate == () else jax.jit(fn, out_shardings=out, donate_argnums=donate)
-    compiled = jitted.lower(*specs).compile()
+    compiled = tracing.lower(fn, specs, out=out, donate=donate, called=called).compile()
     return Program.read(
         compiled.as_text(),
         name=called,

@@ -11,7 +11,7 @@ from scaling_lib import hardware, units
 from scaling_lib.hardware import Chip
 from scaling_lib.roofline import LEVELS, Cost, Level, bound
 from scaling_lib.show.explorers.base import Explorer, View, control, dropdown, link, python, words_and_table
-from scaling_lib.show.hierarchy import Path, bars
+from scaling_lib.show.hierarchy import Path, bars, capacity
 
 DTYPES = ("f32", "bf16", "int8", "int4")
 MIN_LOG2, MAX_LOG2 = 10, 36
@@ -99,12 +99,8 @@ def _fits(chip: Chip, array: float) -> str:
     """Which memories of the chip hold the array; a memory of unknown size is left out."""
     hbm = "usable_hbm_bytes" if "usable_hbm_bytes" in chip.figures else "hbm_bytes"
     sizes = {name: chip.figures[of] for name, of in (("VMEM", "vmem_bytes"), ("HBM", hbm)) if of in chip.figures}
-    fits = [f"{'fits' if array <= size else 'does not fit'} in {name} ({_gib(size)})" for name, size in sizes.items()]
+    fits = [f"{'fits' if array <= size else 'does not fit'} in {name} ({capacity(size)})" for name, size in sizes.items()]
     return "It " + " and ".join(fits)
-
-
-def _gib(size: float) -> str:
-    return units.human(size, "GiB") if size >= units.GIB else f"{size / units.MIB:.0f} MiB"
 
 
 def _code(chip: Chip, dtype: str, log2_elements: int) -> str:

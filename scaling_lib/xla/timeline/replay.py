@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scaling_lib import hardware
-from scaling_lib.xla import durations, groups, hlo
-from scaling_lib.xla.operations import KINDS, Collective, Matmul
-from scaling_lib.xla.program import Program
-from scaling_lib.xla.schedule import Row
-from scaling_lib.xla.spans import Loop, Span, Timeline
+from scaling_lib.xla.program import Program, groups, hlo
+from scaling_lib.xla.program.operations import KINDS, Collective, Matmul
+from scaling_lib.xla.timeline import durations
+from scaling_lib.xla.timeline.schedule import Row
+from scaling_lib.xla.timeline.spans import Loop, Span, Timeline
 
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "iota",

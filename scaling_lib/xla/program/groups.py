@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from scaling_lib.xla.hlo import Instruction
+from scaling_lib.xla.program.hlo import Instruction
 
 Groups = tuple[tuple[int, ...], ...]
 """Partition ids, group by group."""

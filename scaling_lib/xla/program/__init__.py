@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling_lib import units
-from scaling_lib.xla import hlo, operations
-from scaling_lib.xla.operations import Code, Collective, Matmul
+from scaling_lib.xla.program import hlo, operations
+from scaling_lib.xla.program.operations import Code, Collective, Matmul
 
 __all__ = ["Buffer", "Code", "Collective", "Matmul", "Memory", "Program", "memory"]
 
@@ -232,6 +232,7 @@ class Program:
             "matmuls": [_set_fields(one) for one in self.code.matmuls],
             "kernels": dict(self.code.kernels),
             "endless": list(self.code.endless),
+            **({"timelines": dict(self.code.timelines)} if self.code.timelines else {}),
         }
         return {
             "name": self.name,
@@ -253,13 +254,9 @@ class Program:
             matmuls=tuple(Matmul(**one) for one in data["code"]["matmuls"]),
             kernels=data["code"]["kernels"],
             endless=tuple(data["code"]["endless"]),
+            timelines=data["code"].get("timelines", {}),
         )
         return cls(**{**data, "memory": Memory(**{**data["memory"], "largest": largest}), "code": code, "recorded": True})
-
-
-def _size(size: float) -> str:
-    """Memory as GiB, but small sizes as they are."""
-    return units.human(size, "GiB") if size >= units.GIB / 100 else units.human(size, "B")
 
 
 def _set_fields(one: Any) -> dict[str, Any]:

@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from scaling_lib import units
-from scaling_lib.xla import groups, hlo
+from scaling_lib.xla.program import groups, hlo
 
 KINDS = (
     "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute", "ragged-all-to-all", "collective-broadcast",
@@ -107,6 +108,7 @@ class Code:
         endless: loops whose trip count is decided as they run; what they hold is counted once.
         text: the optimized HLO; empty where it was read from a record.
         schedule: the scheduler's timetable, where the program was compiled with one; see `timeline.scheduled`.
+        timelines: made of text and timetable, by the names of the functions of `timeline`, as JSON holds them: a record's.
     """
 
     collectives: tuple[Collective, ...] = ()
@@ -115,6 +117,7 @@ class Code:
     endless: tuple[str, ...] = ()
     text: str = field(default="", repr=False)
     schedule: str = field(default="", repr=False)
+    timelines: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def read(module: hlo.Module, axes: Mapping[str, int], text: str = "") -> Code:

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from scaling_lib.hardware import Chip, Slice
-from scaling_lib.xla import hlo
-from scaling_lib.xla.operations import KINDS, Collective, Matmul
+from scaling_lib.xla.program import hlo
+from scaling_lib.xla.program.operations import KINDS, Collective, Matmul
 
 _READS_PART = ("dynamic-slice", "slice", "gather")
 

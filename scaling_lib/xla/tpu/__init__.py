@@ -6,11 +6,10 @@ its estimates, and nothing runs. Derived in chapters/02-tpus.md; docs/adr/0009 s
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from typing import Any
 import jax
 
 from scaling_lib import hardware, units
-from scaling_lib.xla import fingerprint, libtpu, oom, records, rehost, topology
+from scaling_lib.xla import libtpu, timeline, tracing
 from scaling_lib.xla.program import Memory, Program, memory
-from scaling_lib.xla.records import Record, record
-from scaling_lib.xla.topology import TPUCompilerUnavailable, mesh
+from scaling_lib.xla.tpu import fingerprint, oom, records, rehost, topology
+from scaling_lib.xla.tpu.records import Record, record
+from scaling_lib.xla.tpu.topology import TPUCompilerUnavailable, mesh
 
 __all__ = ["Record", "TPUCompilerUnavailable", "compile", "mesh", "record"]
 
@@ -58,19 +58,16 @@ def compile(
         name: what the program is called; the function's name where it is left out.
         record: go by way of this record: compile where libtpu can be had, else show what was recorded, with a warning that
             says when. The variable SCALING_LIB_RECORDS can ask for records "only", or to "write" or "check" them.
-        schedule: keep the scheduler's timetable in `code.schedule`, where there is something to schedule.
+        schedule: keep the scheduler's timetable in `code.schedule`, where there is something to schedule; a record keeps the
+            timelines made of it.
 
     Raises:
         ValueError: for an argument that does not do, with the reason in one line.
         TPUCompilerUnavailable: where libtpu is missing, broken or held by another process, and no record stands in.
         RuntimeError: in a process forked after libtpu was loaded.
     """
-    if not callable(fn):
-        raise ValueError(f"fn={fn!r} is not a function; give a function of JAX arrays")
-    donate = (donate,) if isinstance(donate, int) else tuple(donate)
-    if wrong := [position for position in donate if position not in range(len(specs))]:
-        raise ValueError(f"donate={wrong[0]!r} is no position of an argument; they are 0 to {len(specs) - 1}")
-    called = name or _name(fn)
+    called = tracing.name_of(fn) if name is None else name
+    donate = tracing.positions(donate, len(specs))
     target = topology.resolve(slice)
     own = rehost.own_mesh(target, specs, out)
     abstract = rehost.without_devices(own)
@@ -79,11 +76,12 @@ def compile(
     def live() -> Program:
         on = rehost.on_slice(target, own)
         with rehost.in_context(own, on):
-            return _live(fn, specs, out, donate, options, called, target, on, schedule)
+            program = _live(fn, specs, out, donate, options, called, target, on, schedule)
+        return program if record is None or not schedule else _with_timelines(program)
 
     def key() -> str:
         moved = _moved(specs, abstract), rehost.move_out(out, abstract)
-        with _one_line(called):
+        with tracing.one_line(called):
             return records.key(fingerprint.signature(called, str(target), abstract, fn, *moved, donate, options))
 
     return live() if record is None else records.through(record, key, live)
@@ -101,10 +99,7 @@ def _live(
     schedule: bool,
 ) -> Program:
     specs, out = _moved(specs, on), rehost.move_out(out, on)
-    if not hasattr(fn, "lower") or out is not None or donate != ():
-        fn = jax.jit(fn, out_shardings=out, donate_argnums=donate)
-    with _one_line(called):
-        lowered = fn.lower(*specs)
+    lowered = tracing.lower(fn, specs, out=out, donate=donate, called=called)
     found, text, timetable = _compiled(lowered, called, target, options, schedule)
     about: dict[str, Any] = {
         "name": called,
@@ -120,42 +115,17 @@ def _live(
     return replace(program, code=program.code and replace(program.code, schedule=timetable))
 
 
+def _with_timelines(program: Program) -> Program:
+    """With its timelines, which a record keeps in place of text and timetable."""
+    if program.code is None:
+        return program
+    ways = (timeline.of, timeline.scheduled) if program.code.schedule else (timeline.of,)
+    kept = {way.__name__: way(program).to_json() for way in ways}
+    return replace(program, code=replace(program.code, timelines=kept))
+
+
 def _moved(specs: tuple[Any, ...], to: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> tuple[Any, ...]:
     return tuple(rehost.move_spec(f"specs[{i}]", spec, to) for i, spec in enumerate(specs))
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__name__", None) or _name(getattr(fn, "func", type(fn)))
-
-
-@contextlib.contextmanager
-def _one_line(called: str) -> Iterator[None]:
-    """JAX's complaints while it traces a function, in one line."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        if isinstance(error, jax.errors.JAXTypeError) or re.search("not a valid JAX type|cannot create weak reference", first):
-            message = f"fn={called} is not a JAX function: {first}"
-        elif found := re.search(r"spec=(P.*?\)).*array axis (\d+) is partitioned (\d+) times.* size is (\d+)", first):
-            layout, axis, parts, size = found.groups()
-            message = f"out={layout} cuts dimension {axis} of the result, of size {size}, into {parts}, which do not divide it"
-        elif "incompatible devices" in first or "should match the mesh passed" in first:
-            message = f"fn={called} holds a mesh of its own: leave it out of shard_map and constraints, or use that of the specs"
-        else:
-            message = f"fn={called} cannot be traced with these specs: {first}"
-        raise ValueError(message + _where(error)) from None
-
-
-def _where(error: BaseException) -> str:
-    """The last line of the caller's own code that an error passed through."""
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not re.search(r"[/\\](jax|jaxlib|scaling_lib)[/\\]", code.co_filename):
-            place = f" (line {trace.tb_lineno} of {code.co_name})"
-        trace = trace.tb_next
-    return place
 
 
 def _compiled(

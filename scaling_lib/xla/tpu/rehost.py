@@ -10,7 +10,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from scaling_lib import hardware
-from scaling_lib.xla import topology
+from scaling_lib.xla.tpu import topology
 
 
 def own_mesh(target: hardware.Slice, specs: Any, out: Any) -> Mesh | AbstractMesh:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 
-from scaling_lib.xla import schedule
 from scaling_lib.xla.program import Program
-from scaling_lib.xla.replay import replay
-from scaling_lib.xla.spans import Loop, Span, Timeline
+from scaling_lib.xla.timeline import schedule
+from scaling_lib.xla.timeline.replay import replay
+from scaling_lib.xla.timeline.spans import Loop, Span, Timeline
 
 __all__ = ["Loop", "Span", "Timeline", "disagreement", "of", "scheduled"]
 
@@ -38,14 +38,14 @@ def of(program: Program) -> Timeline:
     and an end goes on in between; at its end the compute units wait until it is done, and that wait is exposed.
 
     Raises:
-        ValueError: for a program without text (one from a record, or one that does not fit), or not for a TPU.
+        ValueError: for a program that does not fit or is not for a TPU, or one from a record that kept no timelines.
 
     NB: the first pass of a loop stands for all, and finds the links idle. Contention of a permute over several hops, latency
     and the work of conditionals are left out.
     """
     if program.target.startswith("cpu"):
         raise ValueError(f"program.target={program.target!r} is no TPU slice; compile it with tpu.compile")
-    return replay(program, "cycles and link rates")
+    return _kept(program, "of") or replay(program, "cycles and link rates")
 
 
 def scheduled(program: Program) -> Timeline:
@@ -60,6 +60,8 @@ def scheduled(program: Program) -> Timeline:
     Raises:
         ValueError: for a program without the scheduler's dump.
     """
+    if kept := _kept(program, "scheduled"):
+        return kept
     dump = program.code.schedule if program.code else ""
     if not dump:
         raise ValueError(
@@ -67,6 +69,12 @@ def scheduled(program: Program) -> Timeline:
             "communication can run beside other work, the compiler makes none"
         )
     return replay(program, "the compiler's scheduler", schedule.parse(dump))
+
+
+def _kept(program: Program, way: str) -> Timeline | None:
+    """The timeline that a record keeps."""
+    kept = program.code.timelines if program.recorded and program.code else {}
+    return Timeline.from_json(kept[way]) if way in kept else None
 
 
 def disagreement(first: Timeline, second: Timeline) -> dict[str, float]:

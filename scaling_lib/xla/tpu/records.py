@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from scaling_lib.xla.program import Program
-from scaling_lib.xla.topology import TPUCompilerUnavailable
+from scaling_lib.xla.tpu.topology import TPUCompilerUnavailable
 
-FOLDER = Path(str(importlib.resources.files("scaling_lib.xla"))) / "recorded"
+FOLDER = Path(str(importlib.resources.files("scaling_lib.xla.tpu"))) / "recorded"
 MODES = ("", "only", "write", "check")
 SAMPLED = 4
 """One program in so many of a record is compiled by "check"."""
