@@ -5,6 +5,7 @@ notebook. The substitution `{{ checked }}` gives the month and the versions of t
 """
 
 import json
+import os
 from collections.abc import Sequence
 from functools import partialmethod
 from pathlib import Path
@@ -80,6 +81,7 @@ def _mend(app: Sphinx, exception: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Replaces the role, defines the substitution, and writes the record at the end."""
     app.setup_extension("myst_nb")
+    os.environ.setdefault("SCALING_LIB_RECORDS", "only")  # pages show records, so that the book is the same everywhere
     # A kernel warns on start that it talks to this machine without encryption; a reader of `make book` need not see it.
     quiet = partialmethod(ModifiedNotebookClient.__init__, extra_arguments=["--log-level=ERROR"])
     ModifiedNotebookClient.__init__ = quiet

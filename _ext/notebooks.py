@@ -12,6 +12,7 @@ import argparse
 import difflib
 import hashlib
 import json
+import os
 import re
 import sys
 from collections import Counter, defaultdict
@@ -340,6 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=["write", "accept", "check"])
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE.md")
     options = parser.parse_args(arguments)
+    os.environ.setdefault("SCALING_LIB_RECORDS", "only")  # pages show records, so that they are the same everywhere
     action = {"write": write, "accept": accept, "check": _check}[options.command]
     lost = orphans() if options.command == "check" and not options.pages else []
     for path in lost:
