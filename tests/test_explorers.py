@@ -465,6 +465,30 @@ def test_a_new_slice_names_two_of_its_own_chips():
     assert (explorer.state["a"], explorer.state["b"]) == ("3, 3, 7", "1, 2, 3")
 
 
+def test_from_any_slice_another_chip_leads_to_a_slice_of_its_own_and_two_of_its_chips():
+    for before, after in itertools.permutations(WITH_TORUS, 2):
+        explorer = torus_explorer()
+        for shape in offered(before):
+            move(explorer, chip=before.name)
+            move(explorer, shape=shape)
+            move(explorer, b="no chip")
+            move(explorer, chip=after.name)
+            now = explorer.controls["shape"].widget.value
+            assert now in explorer.controls["shape"].widget.options == offered(after)
+            if now == shape:  # the same slice: what was typed stays, and what is said of it
+                assert "b='no chip' is no chip" in problem(explorer, "b")
+                move(explorer, b=explorer.controls["a"].widget.value)
+            assert (explorer.state["chip"], explorer.state["shape"]) == (after.name, now)
+            assert explorer.shown == torus_view(**explorer.state)
+            assert not any(problem(explorer, field) for field in explorer.controls)
+
+
+def offered(c):
+    """The slices that the torus explorer offers of a chip."""
+    move(explorer := torus_explorer(), chip=c.name)
+    return explorer.controls["shape"].widget.options
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [("", "b='' is no chip; write its coordinates"), ("x", "b='x' is no chip"), ("-1, 0", "b='-1, 0' is no chip"),
@@ -662,6 +686,23 @@ def test_bad_sizes_of_a_link_are_left_out_too(link):
     assert explorer.state == {"m": 32, "k": 512, "n": 28672, "x": "bf16", "w": "bf16", "chip": "v5e"}
     assert "n=0 is not a size" in problem(explorer, "n")
     assert "<script>" not in explorer.controls["m"].problem.value
+
+
+def test_a_chip_outside_the_slice_of_a_link_is_left_out_too(link):
+    link(explorer="torus", chip="v5p", shape="4x4x8", a="0,0,9", b="3,0,1")
+    explorer = torus_explorer()
+    assert explorer.state == {"chip": "v5p", "shape": "4x4x8", "a": "0, 0, 0", "b": "3, 0, 1"}
+    said = {field: words for field in explorer.controls if (words := problem(explorer, field))}
+    assert set(said) == {"a"}
+    assert "a=(0, 0, 9) is no chip of v5p:4x4x8" in said["a"]
+    assert "the link's value was left out" in said["a"]
+
+
+def test_a_slice_that_a_chip_of_a_link_does_not_offer_is_left_out_with_its_coordinates(link):
+    link(explorer="torus", chip="v5e", shape="4x4x8_twisted", a="0,0,3", b="3,0,1")
+    explorer = torus_explorer(chip="v5p", shape="4x4x4")
+    assert explorer.state == {"chip": "v5e", "shape": "4x4", "a": "0, 0", "b": "3, 3"}
+    assert {field for field in explorer.controls if problem(explorer, field)} == {"shape", "a", "b"}
 
 
 # How it is shown.

@@ -24,13 +24,16 @@ from tests.browser import OURS, expected, set_theme, shown
 from tests.test_book import DOCS, HTML, ROOT
 
 pytestmark = pytest.mark.book
-CHAPTER = "chapters/01-roofline"
+ROOFLINES, TPUS = "chapters/01-roofline", "chapters/02-tpus"
 LIVE = HTML / "_static/live"
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
-VIEWS = {"roofline": explorers.roofline_view, "matmul": explorers.matmul_view}
+EXPLORERS = {ROOFLINES: ("roofline", "matmul"), TPUS: ("memory", "torus")}
+VIEWS = {name: getattr(explorers, f"{name}_view") for names in EXPLORERS.values() for name in names}
 STARTS = {
     "roofline": {"chip": "v5e", "dtype": "bf16", "log2_m": 5, "k": 8192, "n": 8192},
     "matmul": {"m": 32, "k": 8192, "n": 28672, "x": "bf16", "w": "int8", "chip": "v5e"},
+    "memory": {"chip": "v5e", "dtype": "bf16", "log2_elements": 24},
+    "torus": {"chip": "v5e", "shape": "4x4", "a": "0, 0", "b": "3, 3"},
 }
 
 # Page errors that are not ours, with the reason.
@@ -80,12 +83,12 @@ def context(browser):
 
 @pytest.fixture
 def open_chapter(context, site):
-    """Opens the chapter, at the address of a state if one is given."""
+    """Opens a chapter, at the address of a state if one is given."""
     pages = []
 
-    def open_chapter(query=""):
+    def open_chapter(query="", chapter=ROOFLINES):
         pages.append(context.new_page())
-        pages[0].goto(f"{site}/{CHAPTER}.html{query}", wait_until="load")
+        pages[0].goto(f"{site}/{chapter}.html{query}", wait_until="load")
         return pages[0]
 
     yield open_chapter
@@ -142,13 +145,25 @@ class Explorer:
 
 
 @pytest.fixture(scope="module")
-def live(context, site):
-    """The chapter's page with both explorers live, for all tests that leave it so."""
+def go_live(context, site):
+    """Gives a chapter's page with its explorers live, one for all tests that leave it so."""
     context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page, log = watched(context)
-    page.goto(f"{site}/{CHAPTER}.html", wait_until="load")
-    both = {name: Explorer(page, name).start() for name in VIEWS}
-    return SimpleNamespace(page=page, log=log, **both)
+    opened = {}
+
+    def go_live(chapter):
+        if chapter not in opened:
+            page, log = watched(context)
+            page.goto(f"{site}/{chapter}.html", wait_until="load")
+            both = {name: Explorer(page, name).start() for name in EXPLORERS[chapter]}
+            opened[chapter] = SimpleNamespace(page=page, log=log, **both)
+        return opened[chapter]
+
+    return go_live
+
+
+@pytest.fixture(scope="module")
+def live(go_live):
+    return go_live(ROOFLINES)
 
 
 @pytest.fixture
@@ -159,6 +174,11 @@ def roofline(live):
 @pytest.fixture
 def matmul(live):
     return live.matmul.start()
+
+
+@pytest.fixture
+def torus(go_live):
+    return go_live(TPUS).torus.start()
 
 
 # What the page shows is what the library says.
@@ -198,11 +218,30 @@ MOVES = {
         ("W stored in", choose("int4"), {"w": "int4"}),
         ("chip", choose("v6e"), {"chip": "v6e"}),
     ],
+    "memory": [
+        ("log2 of elements", press("End"), {"log2_elements": 36}),
+        ("log2 of elements", press("Home", "ArrowRight", "ArrowRight"), {"log2_elements": 12}),
+        ("number format", choose("int4"), {"dtype": "int4"}),
+        ("chip", choose("v5p"), {"chip": "v5p"}),  # one path of it has no source
+        ("chip", choose("h100"), {"chip": "h100"}),
+    ],
+    "torus": [
+        ("to chip b", write("2, 1"), {"b": "2, 1"}),
+        ("from chip a", write("(3 0)"), {"a": "3, 0"}),
+        ("chip", choose("v6e"), {"chip": "v6e"}),  # the same slice, so the same two of its chips
+        ("slice", choose("8x16"), {"shape": "8x16", "a": "0, 0", "b": "7, 8"}),
+        ("chip", choose("v5p"), {"chip": "v5p", "shape": "4x4x4", "a": "0, 0, 0", "b": "2, 2, 2"}),
+        ("slice", choose("4x4x8_twisted"), {"shape": "4x4x8_twisted", "b": "2, 2, 4"}),
+        ("to chip b", write("3,1,7"), {"b": "3, 1, 7"}),
+        ("slice", choose("16x20x28"), {"shape": "16x20x28", "b": "8, 10, 14"}),
+        ("chip", choose("v5e"), {"chip": "v5e", "shape": "4x4", "a": "0, 0", "b": "3, 3"}),
+    ],
 }
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_after_each_move_of_each_control_the_page_shows_what_python_says(name, live):
+@pytest.mark.parametrize(("chapter", "name"), [(chapter, name) for chapter, names in EXPLORERS.items() for name in names])
+def test_after_each_move_of_each_control_the_page_shows_what_python_says(chapter, name, go_live):
+    live = go_live(chapter)
     explorer, state = getattr(live, name).start(), dict(STARTS[name])
     explorer.comes_to_show(state)
     for label, move, change in MOVES[name]:
@@ -243,11 +282,14 @@ def test_the_code_on_the_page_prints_the_numbers_beside_it(matmul):
     assert (numbers["critical batch, exact"], numbers["critical batch, rule of thumb"]) == (f"m = {exact}", f"m = {rule}")
 
 
-def test_the_copy_button_copies_the_code_and_says_so(roofline):
-    roofline.root.locator(".explorer-copy").click()
-    roofline.root.get_by_text("Copied").wait_for()
-    copied = roofline.page.evaluate("navigator.clipboard.readText()")
-    assert [copied.strip()] == [code.strip() for code in shown(roofline.root)["python"]]
+@pytest.mark.parametrize(("chapter", "name"), [(ROOFLINES, "roofline"), (TPUS, "memory"), (TPUS, "torus")])
+def test_the_copy_button_copies_the_code_and_says_so(chapter, name, go_live):
+    explorer = getattr(go_live(chapter), name).start()
+    explorer.page.bring_to_front()  # only the page in front may read what was copied
+    explorer.root.locator(".explorer-copy").click()
+    explorer.root.get_by_text("Copied").wait_for()
+    copied = explorer.page.evaluate("navigator.clipboard.readText()")
+    assert [copied.strip()] == [code.strip() for code in shown(explorer.root)["python"]]
 
 
 # Bad input.
@@ -270,6 +312,33 @@ def test_a_refused_size_is_said_beside_its_field_and_the_last_good_picture_stays
     row.locator("input").fill("64")
     matmul.comes_to_show(STARTS["matmul"] | {"m": 64})
     assert matmul.root.locator(".explorer-problem").count() == 0
+
+
+@pytest.mark.parametrize("text", ["4, 0", "1", "0, 0, 0", "x", "-1, 0", "", "9" * 400, "<b>"])
+def test_a_chip_that_is_none_is_said_beside_its_field_and_the_last_good_picture_stays(text, torus):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - its words are what is tested
+        explorers.torus_view(**STARTS["torus"] | {"b": text})
+    row = torus.row("to chip b")
+    row.locator("input").fill(text)
+    words = re.compile(f"^{re.escape(f'⚠ {caught.value}')}$")
+    row.locator(".explorer-problem[role=status]", has_text=words).wait_for()
+    assert torus.root.locator(".explorer-problem").count() == 1
+    torus.comes_to_show(STARTS["torus"])
+    row.locator("input").fill("1 2")
+    torus.comes_to_show(STARTS["torus"] | {"b": "1, 2"})
+    assert torus.root.locator(".explorer-problem").count() == 0
+
+
+def test_another_chip_offers_its_own_slices_and_replaces_coordinates_even_bad_ones(torus):
+    torus.row("to chip b").locator("input").fill("no chip")
+    torus.root.locator(".explorer-problem").wait_for()
+    torus.row("chip").locator("select").select_option("tpu7x")
+    torus.comes_to_show({"chip": "tpu7x", "shape": "4x4x4", "a": "0, 0, 0", "b": "2, 2, 2"})
+    assert torus.root.locator(".explorer-problem").count() == 0
+    offered = explorers.torus_explorer(chip="tpu7x", shape="4x4x4").controls["shape"].widget.options
+    assert torus.row("slice").locator("option").all_inner_texts() == [*offered]
+    assert torus.row("slice").locator("select").input_value() == "4x4x4"
+    assert [torus.row(label).locator("input").input_value() for label in ("from chip a", "to chip b")] == ["0, 0, 0", "2, 2, 2"]
 
 
 def test_values_that_do_not_go_together_are_said_beside_the_chip(matmul):
@@ -328,10 +397,11 @@ def test_a_load_that_fails_says_so_keeps_the_static_view_and_can_be_tried_again(
 # Other ways to work them.
 
 
-def test_the_keyboard_alone_works_every_control(open_chapter):
+@pytest.mark.parametrize("chapter", EXPLORERS)
+def test_the_keyboard_alone_works_every_control(chapter, open_chapter):
     """No call of a mouse, nor of an element: only keys, and a look at what has the focus."""
-    page = open_chapter()
-    for name in VIEWS:
+    page = open_chapter(chapter=chapter)
+    for name in EXPLORERS[chapter]:
         explorer, state = Explorer(page, name), dict(STARTS[name])
         explorer.button.focus()
         page.keyboard.press("Enter")
@@ -364,6 +434,17 @@ KEYS = {
         ("W stored in", ["End"], {"w": "int4"}),
         ("chip", ["h", "2"], {"chip": "h200"}),
     ],
+    "memory": [
+        ("chip", ["v", "6"], {"chip": "v6e"}),
+        ("number format", ["ArrowUp"], {"dtype": "f32"}),
+        ("log2 of elements", ["ArrowRight"], {"log2_elements": 25}),
+    ],
+    "torus": [
+        ("chip", ["v", "6"], {"chip": "v6e"}),
+        ("slice", ["ArrowDown"], {"shape": "4x8", "b": "3, 7"}),
+        ("from chip a", ["Control+a", "1", ",", "2"], {"a": "1, 2"}),
+        ("to chip b", ["End", "Backspace", "5"], {"b": "3, 5"}),
+    ],
 }
 
 
@@ -380,14 +461,21 @@ def href(view):
     return unescape(re.search(r'href="([^"]*)"', view.link)[1])
 
 
-def test_the_link_of_a_state_brings_it_live_by_itself(open_chapter):
-    state = {"m": 7, "k": 512, "n": 1024, "x": "bf16", "w": "int4", "chip": "h100"}
-    page = open_chapter(href(explorers.matmul_view(**state)))
-    explorer = Explorer(page, "matmul").wait()
+@pytest.mark.parametrize(
+    ("chapter", "name", "state"),
+    [
+        (ROOFLINES, "matmul", {"m": 7, "k": 512, "n": 1024, "x": "bf16", "w": "int4", "chip": "h100"}),
+        (TPUS, "torus", {"chip": "v5p", "shape": "4x8x8_twisted", "a": "3, 0, 7", "b": "1, 5, 2"}),
+    ],
+)
+def test_the_link_of_a_state_brings_it_live_by_itself(chapter, name, state, open_chapter):
+    page = open_chapter(href(VIEWS[name](**state)), chapter)
+    explorer = Explorer(page, name).wait()
     explorer.comes_to_show(state)
     page.wait_for_timeout(100)
     assert explorer.cell.evaluate("cell => Math.abs(cell.getBoundingClientRect().top) < innerHeight")
-    assert Explorer(page, "roofline").cell.get_attribute("data-live") is None
+    for other in set(EXPLORERS[chapter]) - {name}:
+        assert Explorer(page, other).cell.get_attribute("data-live") is None
 
 
 def test_a_bad_value_in_a_link_is_said_beside_its_field(open_chapter):
@@ -400,25 +488,27 @@ def test_a_bad_value_in_a_link_is_said_beside_its_field(open_chapter):
     assert explorer.root.locator(".explorer-problem").count() == 2
 
 
-def test_without_javascript_the_static_figures_stand_there(browser, site):
+@pytest.mark.parametrize("chapter", EXPLORERS)
+def test_without_javascript_the_static_figures_stand_there(chapter, browser, site):
     with new_context(browser, java_script_enabled=False) as context:
         page = context.new_page()
-        page.goto(f"{site}/{CHAPTER}.html", wait_until="load")
-        stand_ins(page)
+        page.goto(f"{site}/{chapter}.html", wait_until="load")
+        stand_ins(page, chapter)
 
 
-def test_in_print_the_static_figures_stand_for_the_widgets(open_chapter):
-    page = open_chapter()
-    page.locator(".explorer-matmul svg").wait_for()
+@pytest.mark.parametrize("chapter", EXPLORERS)
+def test_in_print_the_static_figures_stand_for_the_widgets(chapter, open_chapter):
+    page = open_chapter(chapter=chapter)
+    page.locator(".explorer svg").last.wait_for()
     assert page.locator(".live-static:visible").count() == 0
     page.emulate_media(media="print")
-    stand_ins(page)
-    assert page.locator(":is(.explorer-roofline, .explorer-matmul, .live-bar):visible").count() == 0
+    stand_ins(page, chapter)
+    assert page.locator(":is(.explorer, .live-bar):visible").count() == 0
 
 
-def stand_ins(page):
-    for cell, (name, start) in zip(page.locator(".tag_live").all(), STARTS.items(), strict=True):
-        static, view = cell.locator(".live-static"), VIEWS[name](**start)
+def stand_ins(page, chapter):
+    for cell, name in zip(page.locator(".tag_live").all(), EXPLORERS[chapter], strict=True):
+        static, view = cell.locator(".live-static"), VIEWS[name](**STARTS[name])
         assert static.locator("svg[role=img]").is_visible()
         assert static.locator("table.explorer-numbers").is_visible()
         assert static.locator("svg[role=img]").bounding_box()["width"] > 200
@@ -454,7 +544,7 @@ def test_firefox_shows_what_python_says(site):
     views = [explorers.roofline_view(**state) for state in states]
     task = {
         "firefox": str(browsers.find_firefox()),
-        "url": f"{site}/{CHAPTER}.html",
+        "url": f"{site}/{ROOFLINES}.html",
         "shown": browsers.SHOWN,
         "html": [view.numbers + view.svg + view.python + view.link for view in views],
     }
@@ -482,7 +572,8 @@ def test_the_page_runs_the_very_files_of_this_library(archive):
     ours = {path.relative_to(ROOT).as_posix(): path.read_bytes() for path in (ROOT / "scaling_lib").rglob("*") if path.is_file()}
     assert {name: content for name, content in shipped.items() if ours.get(name) != content} == {}
     assert {name for name in ours if name.endswith(".csv")} <= set(shipped)
-    left_out = {name for name in ours if name.endswith(".py")} - set(shipped)
+    assert not any(name.startswith("scaling_lib/xla/") for name in shipped)
+    left_out = {name for name in ours if name.endswith(".py") and not name.startswith("scaling_lib/xla/")} - set(shipped)
     needs_more = re.compile(r"(?m)^\s*(import|from) (numpy|jax|matplotlib|tabulate|tqdm)\b")
     assert {name for name in left_out if not needs_more.search(ours[name].decode())} == set()
     assert "scaling_lib/show/explorers/torus.py" in shipped
@@ -608,6 +699,12 @@ def test_axe_finds_nothing_serious_in_live_explorers_in_dark_nor_on_a_phone(live
     nothing(looks(live.page, ("light", 390), ("dark", 1280)))
 
 
+def test_axe_finds_nothing_serious_in_the_drawings_of_chapter_2_while_they_are_live(go_live, torus):
+    torus.row("to chip b").locator("input").fill("9, 9")
+    torus.root.locator(".explorer-problem").wait_for()
+    nothing(looks(go_live(TPUS).page, ("light", 390), ("dark", 1280)))
+
+
 # Proofs that the tests above can fail.
 
 
@@ -619,7 +716,7 @@ def changed(browser, path, change):
     assert after != before
     with browsers.serve(HTML, {f"/_static/live/{path}": after}) as address, new_context(browser) as context:
         page = context.new_page()
-        page.goto(f"{address}/{CHAPTER}.html", wait_until="load")
+        page.goto(f"{address}/{ROOFLINES}.html", wait_until="load")
         yield Explorer(page, "roofline").start()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from scaling_lib.hardware import Chip
 from scaling_lib.show.hierarchy import capacity
@@ -28,8 +28,16 @@ def draw(chip: Chip) -> Drawing:
     """
     if chip.kind != "tpu":
         raise ValueError(f"chip={chip.name} has no TensorCore to draw; give a TPU, like chip('v5e')")
-    cores, devices = chip.cores, chip.devices
-    has, per_device = _figures(chip, cores, devices), cores // devices
+    has = _figures(chip)
+    inside, bottom = _inside(chip, has)
+    outside, height = _outside(chip, has, bottom)
+    description = _describe(chip, has)
+    return Drawing(figure([*inside, *outside], description, height), description)
+
+
+def _inside(chip: Chip, has: Mapping[str, str]) -> tuple[list[str], float]:
+    """What is on the chip, and where the chip ends."""
+    devices, per_device = chip.devices, chip.cores // chip.devices
     parts: list[str] = []
 
     # Frames from the outside in: a row of the title below each top edge, less width where copies look out behind.
@@ -53,7 +61,7 @@ def draw(chip: Chip) -> Drawing:
     vpu = left + _MXU + _GAP
     scalar = vpu + _VPU + _GAP
     parts += _box(left, units_top, _MXU, _UNITS, [has["MXUs"], has["MXU side"]], "mxu")
-    parts += _grids(chip, cores, left, units_top + 5)
+    parts += _grids(chip, left, units_top + 5)
     parts += _box(vpu, units_top, _VPU, _UNITS, ["VPU", has["VPU"]], "vpu")
     parts += _box(scalar, units_top, right - scalar, _UNITS, ["scalar", "unit"])
     parts += _road(left + _MXU / 4, units_top + _UNITS, vmem_top, "vmem", has["VMEM to MXU"])
@@ -61,25 +69,30 @@ def draw(chip: Chip) -> Drawing:
     parts += _box(left, vmem_top, right - left, _BOX, [f"VMEM, {has['VMEM']}"], "vmem")
     parts += _road((left + right) / 2, vmem_top + _BOX, hbm_top, "hbm", has["HBM to VMEM"], hbm_top - 15)
     parts += _box(left, hbm_top, right - left, _BOX, [f"HBM, {has['HBM']}"], "hbm")
+    return parts, chip_bottom
 
-    near = chip_bottom + _BEHIND + _ROAD
+
+def _outside(chip: Chip, has: Mapping[str, str], top: float) -> tuple[list[str], float]:
+    """The roads out of the chip, and where the drawing ends."""
+    parts: list[str] = []
+    near = top + _BEHIND + _ROAD
     far = near + _BOX + _ROAD
     links = [_EDGE + 2 * _GAP + _GAP * link for link in range(2 * int(chip.figures.get("ici_axes", 0)))]
-    lines = "".join(f"M{x} {chip_bottom:.1f}V{near:.1f}" for x in links)
+    lines = "".join(f"M{x} {top:.1f}V{near:.1f}" for x in links)
     parts.append(f'<path class="ici" d="{lines}" stroke="{COLORS["ici"]}" stroke-width="2"/>' if links else "")
-    parts += _words(max(links, default=_EDGE) + _GAP, chip_bottom + 20, [has["ICI links"], has["ICI"]])
+    parts += _words(max(links, default=_EDGE) + _GAP, top + 20, [has["ICI links"], has["ICI"]])
     parts += _box(_EDGE, near, _HOST - 2 * _GAP, _BOX, ["neighbor chips"], "ici")
-    parts += _road(_HOST + 2 * _GAP, chip_bottom, near, "pcie", f"PCIe, {has['PCIe']}")
+    parts += _road(_HOST + 2 * _GAP, top, near, "pcie", f"PCIe, {has['PCIe']}")
     parts += _box(_HOST, near, WIDTH - _EDGE - _HOST, _BOX, [has["host"]], "pcie")
     parts += _road(_HOST + 2 * _GAP, near + _BOX, far, "dcn", f"DCN, {has['DCN']}")
     parts += _box(_HOST, far, WIDTH - _EDGE - _HOST, _BOX, ["hosts of other slices"], "dcn")
     parts += _words(_EDGE + 4, far + 2, ["ICI, PCIe, DCN: one way", "DCN: a chip's share"])
-    description = _describe(chip, has, cores, devices)
-    return Drawing(figure(parts, description, far + _BOX + _EDGE), description)
+    return parts, far + _BOX + _EDGE
 
 
-def _figures(chip: Chip, cores: int, devices: int) -> dict[str, str]:
+def _figures(chip: Chip) -> dict[str, str]:
     """The figures in words: those of one core for what a core has, those of one device for HBM."""
+    cores, devices = chip.cores, chip.devices
 
     def said(quantity: str, say: Callable[[float], str], share: int = 1, absent: str = _ABSENT) -> str:
         return say(chip.figures[quantity] / share) if quantity in chip.figures else absent
@@ -122,9 +135,9 @@ def _box(x: float, y: float, wide: float, high: float, lines: Sequence[str], res
         yield str(Label(text, x + wide / 2, y + high - 10 - number * _LINE, "middle"))
 
 
-def _grids(chip: Chip, cores: int, x: float, y: float) -> Iterator[str]:
+def _grids(chip: Chip, x: float, y: float) -> Iterator[str]:
     """The matrix units of one core as squares, their sides in proportion to those of other chips."""
-    count, side = int(chip.figures.get("mxus", 0)) // cores, chip.figures.get("mxu_dim", 0)
+    count, side = int(chip.figures.get("mxus", 0)) // chip.cores, chip.figures.get("mxu_dim", 0)
     if not count or not side:
         return
     room = (_MXU - 8) / count
@@ -150,7 +163,8 @@ def _words(x: float, y: float, lines: Sequence[str]) -> Iterator[str]:
         yield str(Label(text, x, y + number * _LINE))
 
 
-def _describe(chip: Chip, has: dict[str, str], cores: int, devices: int) -> str:
+def _describe(chip: Chip, has: Mapping[str, str]) -> str:
+    cores, devices = chip.cores, chip.devices
     many = f"{cores} TensorCores, each" if cores > 1 else "one TensorCore"
     device = f"It is {devices} JAX devices, each with its share of the HBM" if devices > 1 else "It is one JAX device"
     return (

@@ -189,7 +189,7 @@ def python(code: str) -> str:
 def link(explorer: str, **state: object) -> str:
     """A link to a state of an explorer."""
     address = f"?{urlencode({'explorer': explorer, **state})}#explorer-{explorer}"
-    return f'<a class="explorer-link" href="{escape(address)}">Link to this state</a>'
+    return f'<a class="explorer-link" style="margin-left:0.8em" href="{escape(address)}">Link to this state</a>'
 
 
 def control(
