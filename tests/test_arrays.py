@@ -79,7 +79,7 @@ def test_bad_notation_says_what_is_wrong(text, sizes, words):
 def test_values_are_placed_where_the_notation_says():
     code = """
 import numpy as np
-from scaling_lib.xla import arrays, simulate
+from scaling_lib.xla import arrays, simulate, tpu
 mesh = simulate.mesh(X=3, Y=2)
 x = arrays.place(mesh, "A[I_Y, J_X]", np.arange(60.0, dtype=np.float32).reshape(4, 15))
 print(x.addressable_shards[0].data.shape, float(x.sum()), len(x.sharding.device_set))
@@ -91,10 +91,19 @@ try:
     arrays.place(mesh, "A[I_Y]", np.zeros((4, 15)))
 except ValueError as error:
     print(error)
+for nowhere in (arrays.mesh(X=2, Y=2), tpu.mesh("v5e:2x2", X=2, Y=2)):
+    try:
+        arrays.place(nowhere, "A[I_Y]", np.zeros(4))
+    except ValueError as error:
+        print(error)
+program = simulate.compile(lambda x: x + 1, arrays.spec(nowhere, "A[I_Y]", "f32", I=4))  # moves to pretend devices
+print(program.target, program.memory.arguments_bytes)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True).stdout
     assert out.splitlines() == [
         "(2, 5) 1770.0 6",
         "'A[I_Y, J_X]': J=16 is no multiple of X=3; 18 would do",
         "'A[I_Y]' has 1 dimensions, the array 2: (4, 15)",
+        *["mesh={'X': 2, 'Y': 2} has no devices that hold values; make one with simulate.mesh"] * 2,
+        "cpu:4 8.0",
     ]

@@ -4,6 +4,7 @@ nbval executes each lab there once and compares every number it prints with the 
 a lab on purpose and see the check turn red.
 """
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -13,6 +14,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
+
+try:
+    import libtpu
+except ImportError:
+    libtpu = None
 
 ROOT = Path(__file__).parents[1]
 LABS = sorted((ROOT / "labs").glob("*.ipynb"))
@@ -53,6 +59,17 @@ def colab(tmp_path_factory):
     return python, environment
 
 
+@pytest.fixture
+def with_compiler(colab, tmp_path):
+    """The same, with the TPU compiler of this environment beside it."""
+    python, environment = colab
+    parts = [Path(libtpu.__file__).parent, Path(importlib.metadata.distribution("libtpu")._path)]
+    (tmp_path / "compiler").mkdir()
+    for part in parts:
+        (tmp_path / "compiler" / part.name).symlink_to(part)
+    return python, {**environment, "PYTHONPATH": str(tmp_path / "compiler")}
+
+
 def nbval(colab, notebook, folder):
     """Run one notebook from an empty folder; the finished process."""
     python, environment = colab
@@ -69,6 +86,19 @@ def test_a_lab_prints_in_colab_what_is_committed(path, colab, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     code = sum(cell.cell_type == "code" for cell in notebook.cells)
     assert f"{code} passed" in done.stdout  # nothing skipped
+
+
+@pytest.mark.skipif(libtpu is None, reason="no TPU compiler for this platform")
+@pytest.mark.parametrize(
+    "path", [path for path in LABS if "tpu.compile" in path.read_text(encoding="utf-8")], ids=lambda p: p.stem
+)
+def test_a_lab_compiled_live_prints_what_its_records_do(path, with_compiler, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    done = nbval(with_compiler, notebook, tmp_path / "empty")
+    assert done.returncode == 0, done.stdout + done.stderr
+    python, environment = with_compiler
+    libraries = "import libtpu, scaling_lib.xla.libtpu as found; print(found.library())"
+    assert run(python, "-c", libraries, cwd=tmp_path, env=environment).strip().endswith("libtpu.so")
 
 
 def test_the_library_that_ran_was_the_wheel(colab, tmp_path):

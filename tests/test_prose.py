@@ -121,9 +121,19 @@ def test_public_functions_name_the_chapter_that_derives_them():
         assert "chapters/01-roofline.md" in getattr(roofline, name).__doc__
 
 
-def test_the_example_of_the_readme_prints_what_it_says():
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)[1]
-    *setup, call, comment = block.strip().splitlines()
+def examples_of_the_readme():
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+
+
+def test_the_first_example_of_the_readme_shows_what_it_says():
+    *setup, call, comment = examples_of_the_readme()[0].strip().splitlines()
     names = {}
     exec("\n".join(setup), names)
     assert comment == f"# {eval(call, names)}"
+
+
+def test_the_second_example_of_the_readme_prints_what_it_says(capsys):
+    *code, dots, comment = examples_of_the_readme()[1].strip().splitlines()
+    exec("\n".join(code), {})
+    assert dots == "# ..."
+    assert f"# {capsys.readouterr().out.splitlines()[-1]}" == comment

@@ -39,7 +39,7 @@ compiled = partial(tpu.compile, matmul, X, W, slice="v5e:2x2", record="tests-mat
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "FOLDER", tmp_path / "recorded")
-    monkeypatch.setattr(records, "_told", set())
+    monkeypatch.setattr(records, "told", False)
     monkeypatch.delenv("SCALING_LIB_RECORDS", raising=False)
     return tmp_path / "recorded"
 
@@ -108,6 +108,9 @@ def test_what_does_not_fit_is_recorded_too(monkeypatch):
     "change",
     [
         {"fn": lambda x, w: 2 * (x @ w), "name": "matmul"},
+        {"fn": lambda x, w: (x @ w).astype(jnp.float32), "name": "matmul"},
+        {"fn": lambda x, w: (x @ w, x), "name": "matmul"},
+        {"fn": lambda x, w: (x @ w)[:100], "name": "matmul"},
         {"specs": (X, array(P("Y", None), 384, 768))},
         {"specs": (X, array(P("Y", None), 384, 640, dtype="int8"))},
         {"specs": (X, array(P(None, "Y"), 384, 640))},
@@ -115,6 +118,7 @@ def test_what_does_not_fit_is_recorded_too(monkeypatch):
         {"out": P("X")},
         {"donate": (0,)},
         {"options": {"xla_tpu_enable_async_collective_fusion": False}},
+        {"schedule": True},
         {"name": "other"},
     ],
     ids=lambda change: next(iter(change)),
@@ -144,7 +148,7 @@ def test_no_record_at_all_is_a_clear_message(without_libtpu):
         tpu.record("tests-matmul")
 
 
-@pytest.mark.parametrize("name", ["../x", "", "A b", "x.json"])
+@pytest.mark.parametrize("name", ["../x", "", "A b", "x.json", 3])
 def test_a_name_that_is_no_file_name_is_refused(name):
     with pytest.raises(ValueError, match="cannot name a record"):
         tpu.record(name)
@@ -219,7 +223,7 @@ def test_the_key_is_the_same_in_every_version_of_jax():
 
     w = {"up": array(P(None, "Y", None), 3, 256, 640), "down": array(P(None, None, "Y"), 3, 640, 256)}
     signed = fingerprint.signature("step", "v5e:2x2", MESH, step, (w, array(P("X"), 128, 256)), None, (0,), {})
-    assert records.key(signed).endswith(" on v5e:2x2 a30dcb29f60de19e")
+    assert records.key(signed).endswith(" on v5e:2x2 caaa385ed6e9eebb")
 
 
 # The pages

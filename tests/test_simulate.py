@@ -95,3 +95,45 @@ def test_jax_told_to_leave_the_cpu_out_is_one_clear_message():
 
 def test_a_count_set_before_is_not_lowered():
     assert run("jax.config.update('jax_num_cpu_devices', 8); simulate.mesh(X=4); print(len(jax.devices('cpu')))").strip() == "8"
+
+
+COMPILE = """
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from scaling_lib.xla import arrays
+def compiled(mesh, out):
+    a, b = arrays.spec(mesh, "A[I_X, J_Y]", "f32", I=12, J=10), arrays.spec(mesh, "B[J_Y, K]", "f32", J=10, K=7)
+    return simulate.compile(jnp.matmul, a, b, out=out)
+"""
+
+
+def test_a_program_for_pretend_devices_has_its_collectives_and_flops():
+    out = run(
+        COMPILE + "mesh = simulate.mesh(X=4, Y=2)\np = compiled(mesh, arrays.sharding(mesh, 'C[I_X, K]'))\n"
+        "print(p.target, p.flops, [(c.kind, c.axes, c.sent_bytes) for c in p.collectives], p.memory.arguments_bytes)"
+    )
+    # a device multiplies [3, 5] by [5, 7] and adds up 21 numbers of 4 bytes with one other
+    assert out.strip() == f"cpu:8 {2 * 3 * 5 * 7} [('all-reduce', ('Y',), 84.0)] {4 * (3 * 5 + 5 * 7)}.0"
+
+
+def test_axes_without_devices_compile_for_pretend_ones_and_a_layout_may_be_a_partition_spec():
+    out = run(COMPILE + "p = compiled(arrays.mesh(X=4, Y=2), P('X'))\nprint(p.target, p.axes, p.memory.outputs_bytes)")
+    assert out.strip() == f"cpu:8 {{'X': 4, 'Y': 2}} {4 * 3 * 7}.0"
+
+
+def test_without_shardings_a_program_is_for_one_pretend_device():
+    out = run(COMPILE + "print(simulate.compile(jnp.matmul, jnp.ones((3, 5)), jnp.ones((5, 7))).target)")
+    assert out.strip() == "cpu:1"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("simulate.compile(3)", "fn=3 is not a function"),
+        ("simulate.compile(jnp.sin, 'x')", "specs[0]='x' is no array"),
+        ("simulate.compile(jnp.sin, jnp.ones(3), donate=1)", "donate=1 is no position"),
+        ("jax.devices(); compiled(arrays.mesh(X=4, Y=2), None)", "RuntimeError: 8 pretend devices are needed"),
+    ],
+)
+def test_what_cannot_be_compiled_is_one_clear_message(call, words):
+    assert words in run(COMPILE + call)

@@ -85,6 +85,12 @@ def test_a_collective_that_nothing_stands_beside_is_exposed():
     assert found.total_s == pytest.approx(GATHER_S + DOT_S)
 
 
+def test_rounding_makes_nothing_less_than_hidden():
+    gather = timeline.Span("gather", 0.0, 0.3, "ici", "all-gather", exposed_s=0.1 + 0.2)
+    assert gather.exposed_s > gather.duration_s
+    assert timeline.Timeline((gather,), (), 0.3, "cycles and link rates", "v5e:4x4").hidden_s == 0
+
+
 def test_work_between_start_and_end_hides_as_much_as_it_lasts():
     found = timeline.of(program(entry(W, X, START, matmul("m"), DONE, matmul("n"))))
     assert DOT_S < GATHER_S

@@ -281,11 +281,21 @@ def test_a_slice_that_the_compiler_would_die_of_is_refused(name, words):
         ("v5e:4x4", {}, r"a mesh without axes is one device, but v5e:4x4 has 16; give axes of, for example, 16"),
         ("tpu7x:2x2x1", {"X": 4}, r"X=4 is 4 devices, but tpu7x:2x2x1 has 8"),
         ("v5e:4x4", {"X": 2.5}, r"X=2\.5 is not a size"),
+        ("v5p:16x20x28", dict.fromkeys("ABCDEFGHIJKL", 2), r"L=2 is 4096 devices, but v5p:16x20x28 has 8960$"),
     ],
 )
 def test_axes_that_do_not_make_the_slice_are_refused(name, axes, words):
     with pytest.raises(ValueError, match=words):
         tpu.mesh(name, **axes)
+
+
+def test_axes_that_jax_cannot_lay_along_the_torus_are_one_clear_message():
+    axes = {"A": 7, "B": 5, "C": 256}
+    if jax.__version_info__ < (0, 11):
+        with pytest.raises(ValueError, match=r"cannot lay axes of 7 × 5 × 256 along the torus"):
+            tpu.mesh("v5p:16x20x28", **axes)
+    else:
+        assert tpu.mesh("v5p:16x20x28", **axes).size == 8960
 
 
 def test_axes_that_do_not_split_over_the_slices_are_refused():
@@ -324,7 +334,16 @@ compiled = partial(tpu.compile, slice=FOUR)
         (lambda m: compiled(lambda x: x, array(m, P("X"), 512), options={"xla_tpu_hbm_bw": "wide"}),
          r"options\['xla_tpu_hbm_bw'\]='wide' is refused"),
         (lambda m: compiled(lambda x: x, array(m, P("X"), 512), options={"optimization_level": [3]}),
-         r"the TPU compiler refuses <lambda>"),
+         r"options\['optimization_level'\]=\[3\]: an option has"),
+        (lambda m: compiled(lambda x: x, array(m, P("X"), 512), options="fast"), r"options='fast' is no mapping"),
+        (lambda m: compiled(lambda x: x, array(m, P("X"), 512), options={3: True}), r"options\[3\]=True: an option has a name"),
+        (lambda m: compiled(lambda x: x, array(m, P("X"), 512), options={"xla_tpu_max_hbm_size_mib": 0}),
+         r"options\['xla_tpu_max_hbm_size_mib'\]=0 is not a size"),
+        (lambda m: compiled(lambda x: x, array(m, P("X"), 512), donate=0.0), r"donate=0\.0 is no position"),
+        (lambda m: compiled(lambda x: x, array(m, P("X"), 512), out=(P("X"), None)), r"out is no tree like the result"),
+        (lambda m: compiled(lambda x: (yield x), array(m, P("X"), 512)), r"fn=<lambda> is not a JAX function: .* generator"),
+        (lambda m: compiled(jnp.linalg.eig, jax.ShapeDtypeStruct((128, 128), jnp.float32)),
+         r"fn=eig cannot be traced .* not found for platform tpu"),
     ],
 )  # fmt: skip
 def test_what_does_not_do_is_one_clear_message(call, words):

@@ -74,10 +74,19 @@ def place(mesh: Mesh, array: str, value: Any) -> jax.Array:
     """`value` (a NumPy or JAX array) put onto the mesh as `array` says: `place(mesh, "A[I_X, J]", x)`.
 
     Raises:
-        ValueError: for another number of dimensions than the notation's, or a size that is no multiple of the devices that
-            cut it.
+        ValueError: for another number of dimensions than the notation's, a size that is no multiple of the devices that
+            cut it, or a mesh without devices that can hold anything.
     """
-    placed: jax.Array = jax.device_put(value, _checked(mesh, array, jnp.shape(value)))
+    where = _checked(mesh, array, jnp.shape(value))
+    refused = f"mesh={dict(mesh.shape)} has no devices that hold values; make one with simulate.mesh"
+    if not isinstance(mesh, Mesh):
+        raise ValueError(refused)
+    try:
+        placed: jax.Array = jax.device_put(value, where)
+    except jax.errors.JaxRuntimeError as error:
+        if "compile-only" in str(error):
+            raise ValueError(refused) from None
+        raise
     return placed
 
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh
 
 from scaling_lib import units
-from scaling_lib.xla import tracing
+from scaling_lib.xla import layouts, tracing
 from scaling_lib.xla.program import Program, memory
 
 MOST_DEVICES = 1024
@@ -60,7 +62,7 @@ def versions() -> Versions:
     return Versions(platform.python_version(), jax.__version__, jax.default_backend(), jax.devices()[0].device_kind)
 
 
-def mesh(**axes: int) -> jax.sharding.Mesh:
+def mesh(**axes: int) -> Mesh:
     """A mesh of pretend CPU devices with named axes: `mesh(X=4, Y=2)` has eight.
 
     The first call fixes how many pretend devices this process has, so call it before anything else uses JAX, with the
@@ -93,34 +95,44 @@ def compile(
 
     Args:
         fn: a function of JAX arrays, or one that `jax.jit` has already taken.
-        specs: its arguments: pytrees of arrays or `jax.ShapeDtypeStruct` with shardings over a mesh from `mesh`, as
-            `arrays.spec` makes them. Without any sharding, the program is for one device.
-        out: how the result is laid out, a sharding or a tree of them. Left out, the compiler chooses.
+        specs: its arguments: pytrees of `jax.ShapeDtypeStruct`, or of arrays, of which only shape, dtype and sharding count.
+            Shardings over anything but pretend devices move to as many of those. Without any, the program is for one.
+        out: how the result is laid out: `PartitionSpec` or `NamedSharding`, one for all or a tree of them. Left out, the
+            compiler chooses.
         donate: positions of arguments whose memory the result may take over.
         name: what the program is called; the function's name where it is left out.
 
     Raises:
-        ValueError: for something that is no function, or shardings without devices or over two meshes.
+        ValueError: for an argument that does not do, with the reason in one line.
+        RuntimeError: where JAX has already started with fewer devices, with the remedy.
 
     NB: the CPU compiler writes other collectives than the TPU's, widens bf16 to float32, and has no peak of its own.
     """
     called = tracing.name_of(fn) if name is None else name
     donate = tracing.positions(donate, len(specs))
-    found = [leaf.sharding for leaf in jax.tree.leaves(specs) if isinstance(getattr(leaf, "sharding", None), jax.NamedSharding)]
-    meshes = {sharding.mesh for sharding in found}
-    if len(meshes) > 1 or any(isinstance(one, jax.sharding.AbstractMesh) for one in meshes):
-        raise ValueError("specs must all be on one mesh of pretend devices; make it with simulate.mesh(X=4, Y=2)")
-    axes = dict(meshes.pop().shape) if meshes else {}
-    compiled = tracing.lower(fn, specs, out=out, donate=donate, called=called).compile()
+    on = _pretended(layouts.mesh_of(specs, out))
+    specs, out = layouts.move_specs(specs, on), layouts.move_out(out, on)
+    with layouts.in_context(on, on):
+        compiled = tracing.lower(fn, specs, out=out, donate=donate, called=called).compile()
     return Program.read(
         compiled.as_text(),
         name=called,
-        target=f"cpu:{math.prod(axes.values())}",
-        axes=axes,
+        target=f"cpu:{on.size}",
+        axes=dict(on.shape),
         memory=memory(compiled.memory_analysis()),
         versions={"jax": jax.__version__},
         date=datetime.date.today().isoformat(),
     )
+
+
+def _pretended(named: Mesh | AbstractMesh | None) -> Mesh:
+    """The mesh that a program names, over pretend devices."""
+    if named is None:
+        return Mesh(np.array(_cpu_devices(1)[0]), ())
+    if isinstance(named, Mesh) and all(device.platform == "cpu" for device in named.devices.flat):
+        return named
+    ours = mesh(**named.shape)
+    return Mesh(ours.devices, ours.axis_names, axis_types=named.axis_types)
 
 
 def _cpu_devices(count: int) -> list[jax.Device]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+_NO_FUNCTION = "not a valid JAX type|cannot create weak reference|got a generator function"
+
 
 def name_of(fn: Callable[..., Any]) -> str:
     """What a function is called; `functools.partial` and callable objects have no name of their own.
@@ -27,9 +29,9 @@ def lower(fn: Any, specs: tuple[Any, ...], *, out: Any, donate: tuple[int, ...],
     Raises:
         ValueError: where JAX refuses, with the reason in one line.
     """
-    if not hasattr(fn, "lower") or out is not None or donate != ():
-        fn = jax.jit(fn, out_shardings=out, donate_argnums=donate)
     with one_line(called):
+        if not hasattr(fn, "lower") or out is not None or donate != ():
+            fn = jax.jit(fn, out_shardings=out, donate_argnums=donate)
         return fn.lower(*specs)
 
 
@@ -39,9 +41,10 @@ def positions(donate: int | tuple[int, ...], arguments: int) -> tuple[int, ...]:
     Raises:
         ValueError: for a position that no argument has.
     """
-    many = (donate,) if isinstance(donate, int) else tuple(donate)
-    if wrong := [position for position in many if position not in range(arguments)]:
-        raise ValueError(f"donate={wrong[0]!r} is no position of an argument; they are 0 to {arguments - 1}")
+    many = tuple(donate) if isinstance(donate, tuple | list | set) else (donate,)
+    if wrong := [position for position in many if type(position) is not int or position not in range(arguments)]:
+        which = f"they are 0 to {arguments - 1}" if arguments else "there are none"
+        raise ValueError(f"donate={wrong[0]!r} is no position of an argument; {which}")
     return many
 
 
@@ -51,14 +54,20 @@ def one_line(called: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(error, TypeError | ValueError) and type(error).__name__ != "ShardingTypeError":  # JAX hides that type
+        known = isinstance(error, TypeError | ValueError | NotImplementedError)
+        if not known and type(error).__name__ != "ShardingTypeError":  # JAX hides that type
             raise  # the function's own affair, such as a missing file
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if isinstance(error, jax.errors.JAXTypeError) or re.search("not a valid JAX type|cannot create weak reference", first):
+        if isinstance(error, jax.errors.JAXTypeError) or re.search(_NO_FUNCTION, first):
             message = f"fn={called} is not a JAX function: {first}"
         elif found := re.search(r"spec=(P.*?\)).*array axis (\d+) is partitioned (\d+) times.* size is (\d+)", first):
             layout, axis, parts, size = found.groups()
             message = f"out={layout} cuts dimension {axis} of the result, of size {size}, into {parts}, which do not divide it"
+        elif found := re.search(r"^One of pjit outputs.*spec=(P.*?\)),.* rank at least (\d+).* rank (\d+)", first):
+            layout, names, rank = found.groups()
+            message = f"out={layout} has {names} entries, but the result of fn={called} has {rank} dimensions"
+        elif "pjit out_shardings" in str(error):
+            message = f"out is no tree like the result of fn={called}: give one layout for all, or one an array"
         elif "incompatible devices" in first or "should match the mesh passed" in first:
             message = f"fn={called} holds a mesh of its own: leave it out of shard_map and constraints, or use that of the specs"
         else:

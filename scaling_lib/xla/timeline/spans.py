@@ -94,7 +94,7 @@ class Timeline:
     @property
     def hidden_s(self) -> float:
         """Seconds of collectives that the program does not wait for: `communication_s` less `exposed_s`."""
-        return self.communication_s - self.exposed_s
+        return max(0.0, self.communication_s - self.exposed_s)
 
     def one_pass(self, loop: str) -> Timeline:
         """The timeline of one pass of a loop, such as one layer of a model.

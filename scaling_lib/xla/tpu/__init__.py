@@ -17,15 +17,16 @@ from typing import Any
 import jax
 
 from scaling_lib import hardware, units
-from scaling_lib.xla import libtpu, timeline, tracing
+from scaling_lib.xla import layouts, libtpu, timeline, tracing
 from scaling_lib.xla.program import Memory, Program, memory
-from scaling_lib.xla.tpu import fingerprint, oom, records, rehost, topology
+from scaling_lib.xla.tpu import fingerprint, oom, records, topology
 from scaling_lib.xla.tpu.records import Record, record
 from scaling_lib.xla.tpu.topology import TPUCompilerUnavailable, mesh
 
-__all__ = ["Record", "TPUCompilerUnavailable", "compile", "mesh", "record"]
+__all__ = ["Record", "TPUCompilerUnavailable", "compile", "compiler", "mesh", "record"]
 
 Options = Mapping[str, Any]
+_MEMORY_LIMIT = "xla_tpu_max_hbm_size_mib"  # the compiler takes 0 and less for no limit
 
 
 def compile(
@@ -69,20 +70,20 @@ def compile(
     called = tracing.name_of(fn) if name is None else name
     donate = tracing.positions(donate, len(specs))
     target = topology.resolve(slice)
-    own = rehost.own_mesh(target, specs, out)
-    abstract = rehost.without_devices(own)
-    options = dict(options or {})
+    own = topology.own_mesh(target, layouts.mesh_of(specs, out))
+    abstract = layouts.without_devices(own)
+    options = _checked(options or {})
 
     def live() -> Program:
-        on = rehost.on_slice(target, own)
-        with rehost.in_context(own, on):
+        on = topology.on_slice(target, own)
+        with layouts.in_context(own, on):
             program = _live(fn, specs, out, donate, options, called, target, on, schedule)
         return program if record is None or not schedule else _with_timelines(program)
 
     def key() -> str:
-        moved = _moved(specs, abstract), rehost.move_out(out, abstract)
+        moved = layouts.move_specs(specs, abstract), layouts.move_out(out, abstract)
         with tracing.one_line(called):
-            return records.key(fingerprint.signature(called, str(target), abstract, fn, *moved, donate, options))
+            return records.key(fingerprint.signature(called, str(target), abstract, fn, *moved, donate, options, schedule))
 
     return live() if record is None else records.through(record, key, live)
 
@@ -98,7 +99,7 @@ def _live(
     on: jax.sharding.Mesh,
     schedule: bool,
 ) -> Program:
-    specs, out = _moved(specs, on), rehost.move_out(out, on)
+    specs, out = layouts.move_specs(specs, on), layouts.move_out(out, on)
     lowered = tracing.lower(fn, specs, out=out, donate=donate, called=called)
     found, text, timetable = _compiled(lowered, called, target, options, schedule)
     about: dict[str, Any] = {
@@ -115,6 +116,21 @@ def _live(
     return replace(program, code=program.code and replace(program.code, schedule=timetable))
 
 
+def compiler() -> str:
+    """What `compile(..., record=...)` will show here, in one line: live programs, with the compiler's version, or records.
+
+    After this line, records stand in without a warning.
+    """
+    records.told = True
+    if records.mode() == "only":
+        return "records of the TPU compiler, as asked for"
+    try:
+        topology.check_library()
+    except (TPUCompilerUnavailable, RuntimeError) as missing:
+        return f"records of the TPU compiler, since {missing}"
+    return f"the TPU compiler, libtpu {libtpu.version()}"
+
+
 def _with_timelines(program: Program) -> Program:
     """With its timelines, which a record keeps in place of text and timetable."""
     if program.code is None:
@@ -122,10 +138,6 @@ def _with_timelines(program: Program) -> Program:
     ways = (timeline.of, timeline.scheduled) if program.code.schedule else (timeline.of,)
     kept = {way.__name__: way(program).to_json() for way in ways}
     return replace(program, code=replace(program.code, timelines=kept))
-
-
-def _moved(specs: tuple[Any, ...], to: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> tuple[Any, ...]:
-    return tuple(rehost.move_spec(f"specs[{i}]", spec, to) for i, spec in enumerate(specs))
 
 
 def _compiled(
@@ -156,10 +168,21 @@ def _not_fitting(lowered: Any, options: dict[str, Any], refusal: tuple[float, fl
     raise AssertionError("the compiler refused a program and then took it")
 
 
+def _checked(options: Options) -> dict[str, Any]:
+    if not isinstance(options, Mapping):
+        raise ValueError(f"options={options!r} is no mapping; give one like {{'xla_tpu_enable_async_collective_fusion': False}}")
+    for name, value in options.items():
+        if not isinstance(name, str) or not isinstance(value, bool | int | float | str):
+            raise ValueError(f"options[{name!r}]={value!r}: an option has a name, and as value a bool, a number or text")
+    if _MEMORY_LIMIT in options:
+        return {**options, _MEMORY_LIMIT: units.size(f"options[{_MEMORY_LIMIT!r}]", options[_MEMORY_LIMIT])}
+    return dict(options)
+
+
 def _available_bytes(target: hardware.Slice, options: Options) -> float:
     """HBM of one device that a program may have; an option can lower it."""
     usable = target.chip.usable_hbm_bytes / target.chip.devices
-    limit = options.get("xla_tpu_max_hbm_size_mib")
+    limit = options.get(_MEMORY_LIMIT)
     return usable if limit is None else min(usable, float(limit) * units.MIB)
 
 

@@ -32,7 +32,7 @@ _HEAVY = (
 _SAME = {"psum_invariant": "psum", "psum2": "psum", "add_any": "add", "all_gather_invariant": "all_gather"}
 _TELLING = (
     "dimension_numbers", "precision", "preferred_element_type", "axes", "axis_name", "axis", "perm", "length", "reverse",
-    "sharding", "in_specs", "out_specs", "split_axis", "concat_axis", "all_gather_dimension", "scatter_dimension",
+    "unroll", "sharding", "in_specs", "out_specs", "split_axis", "concat_axis", "all_gather_dimension", "scatter_dimension",
 )  # fmt: skip
 
 
@@ -45,6 +45,7 @@ def signature(
     out: Any,
     donate: tuple[int, ...],
     options: Mapping[str, Any],
+    schedule: bool = False,
 ) -> dict[str, Any]:
     """Everything that decides what the compiler will make of a program, as JSON can hold it.
 
@@ -57,10 +58,10 @@ def signature(
         out: the layout of its result on that mesh.
         donate: arguments it may take over.
         options: of the compiler.
+        schedule: whether the scheduler's timetable is kept.
     """
     leaves = jax.tree.leaves(specs)
     arguments = [_array(leaf) + _layout(leaf.sharding) for leaf in leaves]
-    results = [_layout(leaf) for leaf in jax.tree.leaves(out)]
     with jax.sharding.use_abstract_mesh(own):
         jaxpr = jax.make_jaxpr(fn)(*specs)
     heavy = list(_operations(jaxpr))
@@ -71,9 +72,11 @@ def signature(
         "axes": list(own.shape.items()),
         "specs": arguments,
         "paths": [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(specs)],
-        "out": results,
+        "results": [_array(aval) for aval in jaxpr.out_avals],
+        "out": [_layout(leaf) for leaf in jax.tree.leaves(out)],
         "donate": sorted(donate),
         "options": {option: str(value) for option, value in options.items()},
+        "schedule": schedule,
         "operations": [operation for operation in heavy if " " in operation],
         "elementwise": light,
     }

@@ -87,7 +87,7 @@ def check_name(name: str) -> str:
     Raises:
         ValueError: for anything but small letters, digits and dashes.
     """
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise ValueError(f"record={name!r} cannot name a record; use small letters, digits and dashes, like 'ch02-knee'")
     return name
 
@@ -153,13 +153,15 @@ def _find(name: str, key: str, missing: str = "") -> Program:
     raise TPUCompilerUnavailable(f"{why}; {missing or 'where the TPU compiler can be had, run make records'}")
 
 
-_told: set[str] = set()
+told = False
+"""Whether this process has said that records stand in."""
 
 
 def _tell(name: str, program: Program, missing: str) -> None:
-    """Says once that a record stands in, and how old it is."""
-    if name not in _told:
-        _told.add(name)
+    """Says once that records stand in, and how old the first is."""
+    global told
+    if not told:
+        told = True
         versions = ", ".join(f"{part} {version}" for part, version in program.versions.items())
         warnings.warn(f"showing record {name!r}, compiled on {program.date} with {versions}, since {missing}", stacklevel=4)
 

@@ -17,11 +17,14 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import mesh_utils, topologies
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from scaling_lib import hardware, units
 from scaling_lib.xla import libtpu
 
 HOW_TO_GET = 'pip install "scaling-lib[tpu-compiler]" (Linux on x86-64), then restart; elsewhere use a recorded program'
+
+_MOST_AXES_TO_SUGGEST = 4  # ways to factor grow fast with their number
 
 MOST_CHIPS_AN_AXIS = 256
 """Longest torus axis that libtpu is known to take. With 512 it ends the process; no pod that is sold comes near."""
@@ -47,7 +50,7 @@ def resolve(slice: str | hardware.Slice) -> hardware.Slice:
     return found
 
 
-def mesh(slice: str | hardware.Slice, /, **axes: int) -> jax.sharding.Mesh:
+def mesh(slice: str | hardware.Slice, /, **axes: int) -> Mesh:
     """A mesh over all devices of a TPU slice, to compile for: `mesh("v5e:16x16", X=16, Y=16)`.
 
     Nothing can run on it. Axes are of JAX's `Auto` kind and are laid along the torus as JAX does it on the real slice.
@@ -67,14 +70,42 @@ def mesh(slice: str | hardware.Slice, /, **axes: int) -> jax.sharding.Mesh:
     target = resolve(slice)
     over_dcn = check_axes(target, axes)
     sizes = tuple(axes.values())
-    if not sizes:
-        grid = np.array(devices(target)[0])
-    elif target.count == 1:
-        grid = mesh_utils.create_device_mesh(sizes, devices(target), allow_split_physical_axes=True)
-    else:
-        inside = tuple(n // d for n, d in zip(sizes, over_dcn, strict=True))
-        grid = mesh_utils.create_hybrid_device_mesh(inside, over_dcn, devices(target), allow_split_physical_axes=True)
-    return jax.sharding.Mesh(grid, tuple(axes), axis_types=(jax.sharding.AxisType.Auto,) * len(sizes))
+    grid = _grid(sizes, over_dcn, devices(target)) if sizes else np.array(devices(target)[0])
+    return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(sizes))
+
+
+def own_mesh(target: hardware.Slice, named: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
+    """The mesh that a program names, checked against the slice; where it names none, one over all its devices.
+
+    Raises:
+        ValueError: for axes that do not match the slice.
+    """
+    if named is None:
+        axes = {} if target.devices == 1 else {"devices": target.devices}
+        return AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+    check_axes(target, named.shape)
+    return named
+
+
+def on_slice(target: hardware.Slice, own: Mesh | AbstractMesh) -> Mesh:
+    """A mesh with the axes of `own` over the devices of the slice; `own` itself where it is that already."""
+    if isinstance(own, Mesh) and set(own.devices.flat) == set(devices(target)):
+        return own  # in an order that its maker chose
+    ours = mesh(target, **own.shape)
+    return Mesh(ours.devices, ours.axis_names, axis_types=own.axis_types)
+
+
+def _grid(sizes: tuple[int, ...], over_dcn: tuple[int, ...], devices: list[jax.Device]) -> Any:
+    inside = tuple(n // d for n, d in zip(sizes, over_dcn, strict=True))
+    try:
+        if math.prod(over_dcn) == 1:
+            return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+        return mesh_utils.create_hybrid_device_mesh(inside, over_dcn, devices, allow_split_physical_axes=True)
+    except (TypeError, ValueError):  # JAX 0.10 finds no way for some axes that take parts of several torus axes
+        given = " × ".join(map(str, sizes))
+        raise ValueError(
+            f"JAX {jax.__version__} cannot lay axes of {given} along the torus; take other sizes, or a newer JAX"
+        ) from None
 
 
 def check_axes(target: hardware.Slice, axes: Mapping[str, int]) -> tuple[int, ...]:
@@ -87,9 +118,9 @@ def check_axes(target: hardware.Slice, axes: Mapping[str, int]) -> tuple[int, ..
     if math.prod(sizes) != target.devices:
         given = " × ".join(f"{name}={n}" for name, n in axes.items())
         makes = f"{given} is {math.prod(sizes)} devices" if axes else "a mesh without axes is one device"
-        raise ValueError(
-            f"{makes}, but {target} has {target.devices}; give axes of, for example, {_factorings(target.devices, sizes)}"
-        )
+        few = len(sizes) <= _MOST_AXES_TO_SUGGEST
+        would_do = f"; give axes of, for example, {_factorings(target.devices, sizes)}" if few else ""
+        raise ValueError(f"{makes}, but {target} has {target.devices}{would_do}")
     left, spans = target.count, []
     for n in sizes:
         spans.append(math.gcd(n, left))
@@ -140,7 +171,7 @@ def devices(target: hardware.Slice) -> list[jax.Device]:
     if target.count > 1:
         options["num_slices"] = target.count
     with _LOCK:
-        _check_library()
+        check_library()
         try:
             return _topology(target.name, tuple(options.items()))
         except jax.errors.JaxRuntimeError as error:
@@ -166,8 +197,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_notice_fork)
 
 
-def _check_library() -> None:
-    """Refuses where libtpu would hang, or end the process."""
+def check_library() -> None:
+    """Refuses where libtpu would hang, or end the process.
+
+    Raises:
+        TPUCompilerUnavailable: where libtpu is missing or damaged.
+        RuntimeError: in a process forked after libtpu was loaded.
+    """
     if _forked_after_load:
         raise RuntimeError(
             "this process was forked after the TPU compiler was loaded, where it would wait forever; "

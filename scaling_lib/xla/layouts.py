@@ -1,4 +1,4 @@
-"""Moves the shardings of a program from the mesh it was written for to the devices of a slice."""
+"""How the arrays of a program are laid out: moved from the mesh they were written for to another of the same axes."""
 
 from __future__ import annotations
 
@@ -9,35 +9,19 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from scaling_lib import hardware
-from scaling_lib.xla.tpu import topology
 
-
-def own_mesh(target: hardware.Slice, specs: Any, out: Any) -> Mesh | AbstractMesh:
-    """The mesh that the arguments and the result name, checked against the slice; without one, a mesh of all its devices.
+def mesh_of(specs: Any, out: Any) -> Mesh | AbstractMesh | None:
+    """The mesh that arguments and result name; None where they name none.
 
     Raises:
-        ValueError: where they name meshes of different axes, or one that does not match the slice.
+        ValueError: where they name meshes of different axes.
     """
     found = [sharding_of(leaf) for leaf in jax.tree.leaves((specs, out), is_leaf=_is_layout)]
     meshes = [sharding.mesh for sharding in found if sharding is not None]
-    if not meshes:
-        axes = {} if target.devices == 1 else {"devices": target.devices}
-        return AbstractMesh(tuple(axes.values()), tuple(axes), axis_types=(jax.sharding.AxisType.Auto,) * len(axes))
-    first = meshes[0]
     for other in meshes:
-        if list(other.shape.items()) != list(first.shape.items()):
-            raise ValueError(f"specs and out are over two meshes, {dict(first.shape)} and {dict(other.shape)}; use one")
-    topology.check_axes(target, first.shape)
-    return first
-
-
-def on_slice(target: hardware.Slice, own: Mesh | AbstractMesh) -> Mesh:
-    """A mesh with the axes of `own` over the devices of the slice; `own` itself where it is that already."""
-    if isinstance(own, Mesh) and set(own.devices.flat) == set(topology.devices(target)):
-        return own  # in an order that its maker chose
-    ours = topology.mesh(target, **own.shape)
-    return Mesh(ours.devices, ours.axis_names, axis_types=own.axis_types)
+        if list(other.shape.items()) != list(meshes[0].shape.items()):
+            raise ValueError(f"specs and out are over two meshes, {dict(meshes[0].shape)} and {dict(other.shape)}; use one")
+    return meshes[0] if meshes else None
 
 
 def without_devices(own: Mesh | AbstractMesh) -> AbstractMesh:
@@ -55,13 +39,16 @@ def in_context(own: Mesh | AbstractMesh, on: Mesh) -> AbstractContextManager[Any
     return jax.sharding.use_abstract_mesh(without_devices(own))
 
 
-def move_spec(name: str, tree: Any, to: Mesh | AbstractMesh) -> Any:
-    """A tree of arrays as a tree of `jax.ShapeDtypeStruct` on another mesh of the same axes; unsharded ones are replicated.
+def move_specs(specs: tuple[Any, ...], to: Mesh | AbstractMesh) -> tuple[Any, ...]:
+    """Arguments on another mesh of the same axes, as trees of `jax.ShapeDtypeStruct`; unsharded ones are replicated.
 
     Raises:
-        ValueError: for a leaf that is no array, or a dimension that its mesh axes do not divide; `name` leads the message.
+        ValueError: for a leaf that is no array, or a dimension that its mesh axes do not divide.
     """
+    return tuple(_move_spec(f"specs[{i}]", spec, to) for i, spec in enumerate(specs))
 
+
+def _move_spec(name: str, tree: Any, to: Mesh | AbstractMesh) -> Any:
     def move(path: Any, leaf: Any) -> Any:
         called = name + jax.tree_util.keystr(path)
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
