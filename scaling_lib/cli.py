@@ -1,4 +1,7 @@
-"""The command line: `scaling-lib chips` shows the catalog. `--json` prints base units under the library's own field names."""
+"""The command line: `scaling-lib chips` shows the catalog, `scaling-lib compile` what the TPU compiler makes of a product.
+
+`--json` prints base units under the library's own field names.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     chips.add_argument("name", nargs="*", help="v5e, tpu7x, Trillium, h100, ...")
     chips.add_argument("--json", action="store_true", help="base units, under the library's field names")
     chips.set_defaults(run=_chips)
+    product = commands.add_parser("compile", help="a product of arrays, compiled for a TPU slice: memory, FLOPs, collectives")
+    product.add_argument("slice", help="v5e:4x4, v5p:8x8x8, ...")
+    product.add_argument("array", nargs="+", help="what is multiplied, in the course's notation: 'A[I_X, J]' 'B[J, K_Y]'")
+    product.add_argument("--to", required=True, help="the result: 'C[I_X, K_Y]'; dimensions that it lacks are summed over")
+    product.add_argument("--size", nargs="+", default=[], metavar="I=8192", help="of every dimension")
+    product.add_argument("--mesh", nargs="+", default=[], metavar="X=4", help="axes of the mesh; none for one device")
+    product.add_argument("--dtype", default="bf16", help="of the arrays; bf16 if not given")
+    product.add_argument("--json", action="store_true", help="base units, under the library's field names")
+    product.set_defaults(run=_compile)
     arguments = parser.parse_args(argv)
     try:
         print(arguments.run(arguments))
     except BrokenPipeError:  # piped into head
         sys.stderr.close()
-    except (ValueError, ModuleNotFoundError) as error:
+    except (ValueError, ModuleNotFoundError, RuntimeError) as error:
         print(f"scaling-lib: {error}", file=sys.stderr)
         return 2
     return 0
@@ -48,3 +60,37 @@ def _chips(arguments: argparse.Namespace) -> str:
     return (
         "\n\n".join(f"{chip.name} ({chip.vendor})\n{tables.sources(chip)}" for chip in chosen) if chosen else str(tables.chips())
     )
+
+
+def _compile(arguments: argparse.Namespace) -> str:
+    try:
+        from scaling_lib.xla import arrays, tpu
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f"compile needs {error.name}: pip install 'scaling-lib[tpu-compiler]'") from error
+    axes, sizes = _pairs("--mesh", arguments.mesh), _pairs("--size", arguments.size)
+    mesh = arrays.mesh(**axes) if axes else None
+    inside = [arrays.dimensions(array) for array in arguments.array]
+    specs = [
+        arrays.spec(mesh, array, arguments.dtype, **{name: sizes[name] for name in names if name in sizes})
+        for array, names in zip(arguments.array, inside, strict=True)
+    ]
+    kept = arrays.dimensions(arguments.to)
+    if strange := [name for name in kept if not any(name in names for names in inside)]:
+        raise ValueError(f"--to {arguments.to!r} has dimension {strange[0]}, which no array has")
+    program = tpu.compile(
+        arrays.product(inside, kept),
+        *specs,
+        slice=arguments.slice,
+        out=None if mesh is None else arrays.sharding(mesh, arguments.to),
+        name="product",
+    )
+    return json.dumps(program.to_json(), indent=2) if arguments.json else str(program)
+
+
+def _pairs(option: str, given: Sequence[str]) -> dict[str, int]:
+    """`["X=4", "Y=2"]` as a dictionary."""
+    pairs = [part.partition("=") for part in given]
+    for name, _, value in pairs:
+        if not name.isidentifier() or not value.isdecimal():
+            raise ValueError(f"{option} {name}{'=' if value else ''}{value} does not read as name=size; write it like X=4")
+    return {name: int(value) for name, _, value in pairs}

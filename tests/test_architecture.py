@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "systolic": {"units", "hardware"},
     "show": {*CORE},
     "xla": {*CORE},
-    "cli": {*CORE, "show"},
+    "cli": {*CORE, "show", "xla"},
 }
 
 

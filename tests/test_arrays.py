@@ -5,6 +5,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
@@ -74,6 +75,13 @@ def test_dtypes_by_either_name(dtype, want):
 def test_bad_notation_says_what_is_wrong(text, sizes, words):
     with pytest.raises(ValueError, match=words):
         arrays.spec(MESH, text, **sizes)
+
+
+def test_a_product_sums_over_what_the_result_lacks():
+    a, b = np.arange(21.0).reshape(7, 3), np.arange(15.0).reshape(3, 5)
+    dims = [arrays.dimensions(text) for text in ("A[rows_X, inner]", "B[inner, cols_YX]", "C[cols, rows]")]
+    assert dims == [("rows", "inner"), ("inner", "cols"), ("cols", "rows")]
+    np.testing.assert_allclose(arrays.product(dims[:2], dims[2])(a, b), (a @ b).T)
 
 
 def test_values_are_placed_where_the_notation_says():

@@ -78,3 +78,55 @@ def test_a_closed_pipe_is_no_error():
     piped = f'{sys.executable} -c "{code}" | head -n 1'
     done = subprocess.run(["bash", "-o", "pipefail", "-c", piped], capture_output=True, text=True)
     assert "Traceback" not in done.stderr
+
+
+PRODUCT = [
+    "compile",
+    "v5e:4x4",
+    "A[I, J_X]",
+    "B[J_X, K]",
+    "--to",
+    "C[I, K]",
+    "--size",
+    "I=256",
+    "J=512",
+    "K=384",
+    "--mesh",
+    "X=16",
+]
+
+
+def test_a_product_compiled_for_a_slice_prints_its_collectives(capsys):
+    assert cli.main(PRODUCT) == 0
+    assert f"1 × all-reduce, along X: {2 * 2 * 256 * 384 * 15 / 16 / 1e3:.0f} kB sent" in capsys.readouterr().out
+
+
+def test_a_compiled_product_as_json_has_the_fields_of_the_dataclasses(capsys):
+    assert cli.main([*PRODUCT, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["target"] == "v5e:4x4"
+    assert shown["memory"]["arguments_bytes"] == 2 * 512 * (256 + 384) / 16
+    assert [one["kind"] for one in shown["code"]["collectives"]] == ["all-reduce"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("--to", "C[I, Q]"), "--to 'C[I, Q]' has dimension Q, which no array has"),
+        (("v5e:4x4", "v5e:32x32"), "cannot be built from v5e"),
+        (("X=16", "X=4"), "X=4 is 4 devices, but v5e:4x4 has 16"),
+        (("X=16", "X"), "--mesh X does not read as name=size"),
+        (("J=512", "J=500"), "J=500 is no multiple of X=16; 512 would do"),
+        (("J=512", "Q=512"), "give a size for J"),
+    ],
+)
+def test_a_product_that_does_not_do_is_one_line(change, words, capsys):
+    was, now = change
+    arguments = [now if one == was else one for one in PRODUCT]
+    if was == "--to":
+        arguments = PRODUCT.copy()
+        arguments[arguments.index("--to") + 1] = now
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1

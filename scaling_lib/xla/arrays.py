@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import re
+import string
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -70,6 +72,31 @@ def spec(mesh: Mesh | AbstractMesh | None, array: str, dtype: object = "bf16", *
     return jax.ShapeDtypeStruct(shape, _jax_dtype(dtype), sharding=where)  # type: ignore[no-untyped-call]
 
 
+def dimensions(array: str) -> tuple[str, ...]:
+    """The dimensions that an array is written with: `dimensions("A[I_X, J]")` is `("I", "J")`.
+
+    Raises:
+        ValueError: for text that is not the notation.
+    """
+    return tuple(name for name, _ in _split(array))
+
+
+def product(arrays: Sequence[Sequence[str]], result: Sequence[str]) -> Callable[..., jax.Array]:
+    """A function that multiplies arrays of named dimensions, and sums over those that the result lacks.
+
+    Args:
+        arrays: the dimensions of each, as `dimensions` gives them.
+        result: the dimensions of the result, in order.
+    """
+    letters: dict[str, str] = {}
+    for names in (*arrays, result):
+        for name in names:
+            letters.setdefault(name, string.ascii_letters[len(letters)])
+    inside = ",".join("".join(letters[name] for name in names) for names in arrays)
+    formula = f"{inside}->{''.join(letters[name] for name in result)}"
+    return lambda *values: jnp.einsum(formula, *values)
+
+
 def place(mesh: Mesh, array: str, value: Any) -> jax.Array:
     """`value` (a NumPy or JAX array) put onto the mesh as `array` says: `place(mesh, "A[I_X, J]", x)`.
 
@@ -108,22 +135,28 @@ def _cut(mesh: Mesh | AbstractMesh, named: list[tuple[str, tuple[str, ...]]]) ->
 
 def _read(mesh: Mesh | AbstractMesh | None, array: str) -> list[tuple[str, tuple[str, ...]]]:
     """Dimensions in order, each with the mesh axes that cut it."""
+    named = [(name, _axes(mesh, array, letters)) for name, letters in _split(array)]
+    used = [axis for _, axes in named for axis in axes]
+    if twice := [axis for axis in used if used.count(axis) > 1]:
+        raise ValueError(f"{array!r} uses mesh axis {twice[0]} twice; an axis can cut one dimension once")
+    return named
+
+
+def _split(array: str) -> list[tuple[str, str]]:
+    """Dimensions in order, each with the letters below it."""
     match = _TEXT.fullmatch(str(array))
     if not match:
         raise ValueError(f"array={array!r} does not read as notation; write it like 'A[I_X, J]'")
-    named: list[tuple[str, tuple[str, ...]]] = []
+    parts: list[tuple[str, str]] = []
     for part in filter(None, (part.strip() for part in match[1].split(","))):
         dim = _DIM.fullmatch(part)
         if not dim:
             raise ValueError(f"{array!r}: {part!r} is no dimension; write it like 'I', 'I_X' or 'I_XY'")
-        named.append((dim[1], _axes(mesh, array, dim[2] or "")))
-    used = [axis for _, axes in named for axis in axes]
-    if twice := [axis for axis in used if used.count(axis) > 1]:
-        raise ValueError(f"{array!r} uses mesh axis {twice[0]} twice; an axis can cut one dimension once")
-    names = [name for name, _ in named]
+        parts.append((dim[1], dim[2] or ""))
+    names = [name for name, _ in parts]
     if again := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{array!r} names dimension {again[0]} twice")
-    return named
+    return parts
 
 
 def _axes(mesh: Mesh | AbstractMesh | None, array: str, letters: str) -> tuple[str, ...]:
