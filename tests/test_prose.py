@@ -137,3 +137,14 @@ def test_the_second_example_of_the_readme_prints_what_it_says(capsys):
     exec("\n".join(code), {})
     assert dots == "# ..."
     assert f"# {capsys.readouterr().out.splitlines()[-1]}" == comment
+
+
+CHAPTERS = [page for page in PAGES if re.fullmatch(r"\d\d-.*", page.stem) and page.parent.name == "chapters"]
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=names(CHAPTERS))
+def test_the_problems_take_no_longer_than_the_chapter_says(page):
+    text = page.read_text(encoding="utf-8")
+    problems = [int(minutes) for minutes in re.findall(r"^\*\((\d+) minutes\)\*$", text, flags=re.M)]
+    assert len(problems) == text.count("{exercise-start}") > 0
+    assert sum(problems) <= int(re.search(r"(\d+) minutes of problems", text)[1])
