@@ -147,4 +147,5 @@ def test_the_problems_take_no_longer_than_the_chapter_says(page):
     text = page.read_text(encoding="utf-8")
     problems = [int(minutes) for minutes in re.findall(r"^\*\((\d+) minutes\)\*$", text, flags=re.M)]
     assert len(problems) == text.count("{exercise-start}") > 0
-    assert sum(problems) <= int(re.search(r"(\d+) minutes of problems", text)[1])
+    promised = int(re.search(r"(\d+) minutes of problems", text)[1])
+    assert promised - 5 <= sum(problems) <= promised
