@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from cycler import cycler
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter
+from matplotlib.axis import Axis
+from matplotlib.ticker import EngFormatter, FuncFormatter
 
 from scaling_lib import roofline as rl
 from scaling_lib import units
@@ -39,9 +41,22 @@ def new_axes(xlabel: str, ylabel: str, *, loglog: bool = True) -> Axes:
     ax.set(xlabel=xlabel, ylabel=ylabel)
     if loglog:
         ax.set(xscale="log", yscale="log")
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-        ax.yaxis.set_major_formatter(EngFormatter(sep=" "))
+        _si_ticks(ax.xaxis, sep="")
+        _si_ticks(ax.yaxis, sep=" ")
     return ax
+
+
+def _si_ticks(axis: Axis, sep: str) -> None:
+    """SI prefixes on a log axis; one that spans few decades also has labels at 2 and 5."""
+    si = EngFormatter(sep=sep)
+
+    def minor(value: float, _: int | None) -> str:
+        low, high = sorted(axis.get_view_interval())
+        leading = round(value / 10 ** math.floor(math.log10(value)))
+        return si(value) if leading in (2, 5) and high < 50 * low else ""
+
+    axis.set_major_formatter(si)
+    axis.set_minor_formatter(FuncFormatter(minor))
 
 
 def roofline(
