@@ -298,6 +298,15 @@ def test_the_records_are_small(monkeypatch):
     assert sum(path.stat().st_size for path in records.FOLDER.glob("*")) <= 2e6
 
 
+def test_another_libtpu_may_lay_out_temporaries_anew_but_not_change_arguments(written, folder, monkeypatch):
+    monkeypatch.setenv("SCALING_LIB_RECORDS", "check")
+    edit(folder, peak_bytes=2 * written.memory.peak_bytes, versions={**written.versions, "libtpu": "0.0.1"})
+    assert compiled().recorded
+    edit(folder, arguments_bytes=2 * written.memory.arguments_bytes)
+    with pytest.raises(ValueError, match="arguments_bytes was"):
+        compiled()
+
+
 def test_a_record_is_read_without_libtpu_from_a_wheel_like_copy(written, folder, tmp_path):
     """Only the package's own files, elsewhere on disk."""
     import shutil

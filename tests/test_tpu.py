@@ -482,7 +482,7 @@ def test_a_half_installed_libtpu_is_a_clear_message_and_jax_lives(tmp_path, stat
 def test_without_libtpu_the_message_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(libtpu, "library", lambda: None)
     with pytest.raises(
-        tpu.TPUCompilerUnavailable, match=r'not installed: pip install "scaling-lib\[tpu-compiler\]" \(Linux on x86-64\)'
+        tpu.TPUCompilerUnavailable, match=rf'not installed: pip install "jax\[tpu\]=={jax.__version__}" \(Linux on x86-64'
     ):
         tpu.mesh("v5e:1x1")
 

@@ -50,7 +50,7 @@ def _si_ticks(axis: Axis, sep: str) -> None:
     """SI prefixes on a log axis; one that spans few decades also has labels at 2 and 5."""
     si = EngFormatter(sep=sep)
 
-    def minor(value: float, _: int | None) -> str:
+    def minor(value: float, position: int | None) -> str:
         low, high = sorted(axis.get_view_interval())
         leading = round(value / 10 ** math.floor(math.log10(value)))
         return si(value) if leading in (2, 5) and high < 50 * low else ""

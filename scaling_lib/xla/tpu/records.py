@@ -213,9 +213,11 @@ def read(name: str) -> dict[str, Any]:
 def differences(recorded: Program, live: Program) -> list[str]:
     """Where a recorded program is not what the compiler makes today, beyond what differs between its versions.
 
-    Arguments and a collective that is the only one are exact; total bytes sent are within 10 %, the peak within 15 %, the
-    estimated cycles within 5 %.
+    Arguments and a collective that is the only one are exact; total bytes sent are within 10 %. The same libtpu must also come
+    within 15 % of the peak and 5 % of the cycles. Another one lays out temporaries anew: one matmul went from 0.33 to 0.55 GiB
+    between 0.0.42 and 0.0.50, so its peak is not compared, and cycles, which moved by up to 16 % on TPU7x, are held to 20 %.
     """
+    same = recorded.versions.get("libtpu") == live.versions.get("libtpu")
     found = []
 
     def compare(what: str, was: float | None, now: float | None, within: float) -> None:
@@ -224,12 +226,13 @@ def differences(recorded: Program, live: Program) -> list[str]:
 
     if recorded.fits != live.fits:
         return [f"fits was {recorded.fits}, is {live.fits}"]
-    compare("peak_bytes", recorded.memory.peak_bytes, live.memory.peak_bytes, 0.15)
+    if same:
+        compare("peak_bytes", recorded.memory.peak_bytes, live.memory.peak_bytes, 0.15)
     if not recorded.fits:
         return found
     compare("arguments_bytes", recorded.memory.arguments_bytes, live.memory.arguments_bytes, 0)
     compare("flops", recorded.flops, live.flops, 0.05)
-    compare("cycles", recorded.cycles, live.cycles, 0.05)
+    compare("cycles", recorded.cycles, live.cycles, 0.05 if same else 0.2)
     single = len(recorded.collectives) == len(live.collectives) == 1
     for over in ("ici", "dcn"):
         compare(f"bytes sent over {over}", recorded.sent_bytes(over), live.sent_bytes(over), 0 if single else 0.1)

@@ -22,7 +22,10 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from scaling_lib import hardware, units
 from scaling_lib.xla import libtpu
 
-HOW_TO_GET = 'pip install "scaling-lib[tpu-compiler]" (Linux on x86-64), then restart; elsewhere use a recorded program'
+HOW_TO_GET = (
+    f'pip install "jax[tpu]=={jax.__version__}" (Linux on x86-64; JAX stays as it is), then restart; '
+    "elsewhere use a recorded program"
+)
 
 _MOST_AXES_TO_SUGGEST = 4  # ways to factor grow fast with their number
 
