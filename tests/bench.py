@@ -15,7 +15,7 @@ import browser as browsers
 import notebooks
 from playwright.sync_api import sync_playwright
 
-from scaling_lib import roofline
+from scaling_lib import hardware, roofline, sharding
 from scaling_lib.hardware import chip
 from scaling_lib.show import tables
 
@@ -42,6 +42,17 @@ def python(code):
 
 def make(*targets):
     return lambda: subprocess.run(["make", *targets], check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
+def plan(slice, text):
+    """Seconds of one plan, the median over meshes that were not planned for before."""
+    shape = hardware.slice_of(slice).shape
+    taken = []
+    for letters in ("XYZ", "PQR", "LMN", "UVW", "EFG"):
+        product = sharding.parse_product(text.translate(str.maketrans("XYZ", letters)))
+        mesh, sizes = dict(zip(letters, shape, strict=False)), dict.fromkeys(product.dims, 1024)
+        taken.append(seconds(lambda: sharding.matmul_plan(product, sizes, mesh, slice)))  # noqa: B023
+    return statistics.median(taken)
 
 
 def lab_2(records):
@@ -174,6 +185,8 @@ def main():
     limited = {
         "a sharded matmul for v5e:16x16, start-up included (s)": (seconds(python(SHARDED), 3), 3),
         "32 layers of an 8B model for v5e:4x4, forward and backward (s)": (seconds(python(STACK)), 60),
+        "a plan on two axes (ms)": (1e3 * plan("v5e:16x16", "A[B_X, I, J_Y] · W[B_X, J_Y, K] -> C[B_X, I, K_Y]"), 5),
+        "a plan on three axes (ms)": (1e3 * plan("v5p:4x4x4", "A[B_X, S, D_Y] · T[D_X, H_Z, K] -> C[B, S_X, H_YZ, K]"), 100),
         "lab 2, compiled live (s)": (seconds(lab_2("")), 60),
         "lab 2 from records (s)": (seconds(lab_2("only")), 20),
     }

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "scaling_lib"
-CORE = ["units", "catalog", "hardware", "roofline", "torus", "systolic"]
+CORE = ["units", "catalog", "hardware", "roofline", "torus", "systolic", "collectives", "sharding"]
 MAY_IMPORT = {
     "units": set(),
     "catalog": {"units"},
@@ -17,6 +17,8 @@ MAY_IMPORT = {
     "roofline": {"units", "hardware"},
     "torus": {"units", "hardware"},
     "systolic": {"units", "hardware"},
+    "collectives": {"units", "hardware", "catalog"},
+    "sharding": {"units", "hardware", "roofline", "collectives"},
     "show": {*CORE},
     "xla": {*CORE},
     "cli": {*CORE, "show", "xla"},

@@ -65,6 +65,7 @@ def test_dtypes_by_either_name(dtype, want):
         ("A[I_X; J]", {}, "'I_X; J' is no dimension"),
         ("A[I_Z]", {"I": 3}, r"'Z' is no axis of the mesh, which has X=3, Y=5, model=2"),
         ("A[I_X, J_X]", {"I": 3, "J": 3}, "uses mesh axis X twice"),
+        ("A[I]{U_X}", {"I": 3}, "holds partial sums"),
         ("A[I, I]", {"I": 3}, "names dimension I twice"),
         ("A[I_X, J]", {"I": 3}, "give a size for J"),
         ("A[I_X]", {"I": 3, "K": 5}, "has no dimension K"),

@@ -57,7 +57,7 @@ def chip_figures() -> tuple[Figure, ...]:
 
 
 def measurements(chip: str) -> tuple[Measurement, ...]:
-    """Published matmul and HBM speeds of the chip of this name, by size, from `published_microbench.csv`."""
+    """Published speeds of matmuls, HBM and collectives on the chip of this name, by size, from `published_microbench.csv`."""
     rows = [row for row in _rows("published_microbench.csv") if row["chip"] == chip]
     return tuple(Measurement(**row | {name: float(row[name]) for name in ("size", "value")}) for row in rows)
 

@@ -7,7 +7,6 @@ part, along Y. A mesh axis that is named nowhere holds copies. Notation: chapter
 from __future__ import annotations
 
 import math
-import re
 import string
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,9 +16,10 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from scaling_lib import units
+from scaling_lib.sharding import Sharding, dimensions
 
-_TEXT = re.compile(r"\s*(?:[A-Za-z]\w*)?\s*\[([^\]]*)\]\s*")
-_DIM = re.compile(r"([A-Za-z][A-Za-z0-9]*)(?:_(\w+))?")
+__all__ = ["dimensions", "mesh", "place", "product", "sharding", "spec"]
+
 _JAX_NAMES = {"fp8": "float8_e4m3fn", "fp4": "float4_e2m1fn", "f64": "float64", "f32": "float32", "bf16": "bfloat16",
               "f16": "float16"}  # fmt: skip
 
@@ -70,15 +70,6 @@ def spec(mesh: Mesh | AbstractMesh | None, array: str, dtype: object = "bf16", *
     shape = tuple(units.size(name, sizes[name]) for name in dims)
     where = None if mesh is None else _checked(mesh, array, shape)
     return jax.ShapeDtypeStruct(shape, _jax_dtype(dtype), sharding=where)  # type: ignore[no-untyped-call]
-
-
-def dimensions(array: str) -> tuple[str, ...]:
-    """The dimensions that an array is written with: `dimensions("A[I_X, J]")` is `("I", "J")`.
-
-    Raises:
-        ValueError: for text that is not the notation.
-    """
-    return tuple(name for name, _ in _split(array))
 
 
 def product(arrays: Sequence[Sequence[str]], result: Sequence[str]) -> Callable[..., jax.Array]:
@@ -135,42 +126,10 @@ def _cut(mesh: Mesh | AbstractMesh, named: list[tuple[str, tuple[str, ...]]]) ->
 
 def _read(mesh: Mesh | AbstractMesh | None, array: str) -> list[tuple[str, tuple[str, ...]]]:
     """Dimensions in order, each with the mesh axes that cut it."""
-    named = [(name, _axes(mesh, array, letters)) for name, letters in _split(array)]
-    used = [axis for _, axes in named for axis in axes]
-    if twice := [axis for axis in used if used.count(axis) > 1]:
-        raise ValueError(f"{array!r} uses mesh axis {twice[0]} twice; an axis can cut one dimension once")
-    return named
-
-
-def _split(array: str) -> list[tuple[str, str]]:
-    """Dimensions in order, each with the letters below it."""
-    match = _TEXT.fullmatch(str(array))
-    if not match:
-        raise ValueError(f"array={array!r} does not read as notation; write it like 'A[I_X, J]'")
-    parts: list[tuple[str, str]] = []
-    for part in filter(None, (part.strip() for part in match[1].split(","))):
-        dim = _DIM.fullmatch(part)
-        if not dim:
-            raise ValueError(f"{array!r}: {part!r} is no dimension; write it like 'I', 'I_X' or 'I_XY'")
-        parts.append((dim[1], dim[2] or ""))
-    names = [name for name, _ in parts]
-    if again := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{array!r} names dimension {again[0]} twice")
-    return parts
-
-
-def _axes(mesh: Mesh | AbstractMesh | None, array: str, letters: str) -> tuple[str, ...]:
-    """`letters` split into names of mesh axes, the longest name first."""
-    found: list[str] = []
-    shape = {} if mesh is None else mesh.shape
-    while letters:
-        fits = [axis for axis in shape if letters.startswith(axis)]
-        if not fits:
-            have = ", ".join(f"{axis}={n}" for axis, n in shape.items()) or "none"
-            raise ValueError(f"{array!r}: {letters!r} is no axis of the mesh, which has {have}")
-        found.append(max(fits, key=len))
-        letters = letters[len(found[-1]) :].lstrip("_")
-    return tuple(found)
+    read = Sharding.parse(array, {} if mesh is None else mesh.shape)
+    if read.unreduced:
+        raise ValueError(f"{array!r} holds partial sums, which no array can be given as; leave {{U_...}} out")
+    return list(zip(read.dims, read.axes, strict=True))
 
 
 def _jax_dtype(dtype: object) -> Any:
