@@ -479,6 +479,12 @@ def _reduced_in_the_network():
     return all_reduce(1.0, switch(8), in_network=True).link_bytes / seconds
 
 
+@pytest.mark.parametrize("in_network", [True, False])
+def test_an_all_reduce_over_switches_goes_up_and_comes_back(in_network):
+    there_and_back = all_reduce(8.0, switch(8).but(hop_s=1e-6), in_network=in_network)
+    assert there_and_back.latency_s == 2e-6
+
+
 def _expert_tokens_gb():
     """Tokens to their experts and back, forward and backward: every token is sent to k of them, 1/n of them on the device."""
     array = 8192 * 2 * 8192 * units.itemsize("bf16")
