@@ -1,13 +1,14 @@
 """The catalog: every published number the course uses, each with its source.
 
 Data files in long form; where sources conflict all of them stand here and one is chosen (docs/adr/0004).
-Shown in chapters/appendix-chips.md.
+Shown in chapters/appendix-chips.md and chapters/appendix-models.md.
 """
 
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -48,6 +49,42 @@ class Measurement:
     source: str
     date: str
     known: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelEntry:
+    """One published model: its shape, what was published about it, and where.
+
+    `shape` holds the arguments of `transformer.Transformer` as text, under their names, without those left at their default;
+    "experts.top_k" is one of `Experts`. `published_total` and `published_active` are the parameters that a source states, None
+    where none was read; `published_counting` says which convention of `active_parameters` reproduces the latter. `known` is how
+    we know the shape: seen, secondary, or derived where part of it was inferred from a published total.
+    """
+
+    name: str
+    family: str
+    shape: Mapping[str, str] = field(hash=False)
+    published_total: int | None
+    published_active: int | None
+    published_counting: str
+    source: str
+    date: str
+    known: str
+    note: str
+
+
+@cache
+def models() -> tuple[ModelEntry, ...]:
+    """Every row of `models.csv`, in file order."""
+    facts = {f.name for f in fields(ModelEntry)}
+    entries = []
+    for row in _rows("models.csv"):
+        shape = {name: text for name, text in row.items() if text and name not in facts}
+        known: dict[str, Any] = {name: row[name] for name in facts - {"shape"}}
+        for name in ("published_total", "published_active"):
+            known[name] = int(row[name]) if row[name] else None
+        entries.append(ModelEntry(shape=shape, **known))
+    return tuple(entries)
 
 
 @cache
