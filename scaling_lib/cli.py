@@ -1,4 +1,4 @@
-"""The command line: `scaling-lib chips` shows the catalog, `scaling-lib compile` what the TPU compiler makes of a product.
+"""The command line: `scaling-lib chips` shows the catalog, `compile` a product on a TPU slice, `count` what a model costs.
 
 `--json` prints base units under the library's own field names.
 """
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from scaling_lib import __version__, catalog, hardware
+from scaling_lib import __version__, catalog, cli_count, hardware
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     product.add_argument("--dtype", default="bf16", help="of the arrays; bf16 if not given")
     product.add_argument("--json", action="store_true", help="base units, under the library's field names")
     product.set_defaults(run=_compile)
+    cli_count.add(commands)
     arguments = parser.parse_args(argv)
     try:
         print(arguments.run(arguments))

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "scaling_lib"
-CORE = ["units", "catalog", "hardware", "roofline", "torus", "systolic", "collectives", "sharding"]
+CORE = ["units", "catalog", "hardware", "roofline", "torus", "systolic", "collectives", "sharding", "transformer"]
 MAY_IMPORT = {
     "units": set(),
     "catalog": {"units"},
@@ -19,9 +19,11 @@ MAY_IMPORT = {
     "systolic": {"units", "hardware"},
     "collectives": {"units", "hardware", "catalog"},
     "sharding": {"units", "hardware", "roofline", "collectives"},
+    "transformer": {"units", "catalog", "hardware", "roofline"},
     "show": {*CORE},
     "xla": {*CORE},
-    "cli": {*CORE, "show", "xla"},
+    "cli": {*CORE, "cli_count", "show", "xla"},
+    "cli_count": {"units", "transformer"},
 }
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from scaling_lib import cli
+from scaling_lib import cli, transformer
 from scaling_lib.hardware import CHIPS, chip
 
 
@@ -130,3 +130,62 @@ def test_a_product_that_does_not_do_is_one_line(change, words, capsys):
     err = capsys.readouterr().err
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_count_prints_base_units_under_the_field_names(capsys):
+    assert cli.main(["count", "llama3-8b", "--length", "8192", "--batch", "3", "--dtype", "int8", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    model = transformer.model("Llama-3 8B")
+    assert shown["parameters"]["total"] == 8_030_261_248 == sum(shown["parameters"].values()) / 2
+    assert shown["active_parameters"]["without_lookup"] == 8_030_261_248 - 128_256 * 4096
+    assert shown["train_flops_per_token"]["causal"] * 8192 == transformer.train_flops(model, T=8192, causal=True).model_flops
+    assert shown["decode_flops_per_token"] == shown["forward_flops_per_token"]["full"]  # the last token sees all
+    assert shown["kv_bytes_per_token"] == 65_536
+    assert shown["kv_cache_bytes"] == 3 * 8192 * 65_536
+    assert shown["weight_bytes"]["total"] == 8_030_261_248
+
+
+def test_count_shows_parts_and_conventions(capsys):
+    assert cli.main(["count", "deepseek-v3"]) == 0
+    out = capsys.readouterr().out
+    for words in ("671,026,419,200", "without_lookup", "36,625,618,432", "shared_experts", "70,272  70.27 kB"):
+        assert words in out
+    assert "positions" not in out  # which it has not
+
+
+def test_count_reads_a_hugging_face_configuration(tmp_path, capsys):
+    config = {"model_type": "llama", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 77}
+    path = tmp_path / "tiny" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(config | {"num_attention_heads": 4}))
+    assert cli.main(["count", str(path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["model"] == "tiny"
+    assert shown["parameters"]["total"] == 3 * (4 * 48 * 48 + 3 * 48 * 96 + 2 * 48) + 48 + 2 * 77 * 48
+    path.write_text(json.dumps(config))
+    assert cli.main(["count", str(path)]) == 2
+    assert "config has no 'num_attention_heads', which llama needs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["lama3-8b"], "model='lama3-8b' is unknown"),
+        (["missing/config.json"], "cannot be read: No such file"),
+        (["llama3-8b", "--length", "0"], "--length=0"),
+        (["llama3-8b", "--batch", "-2"], "--batch=-2"),
+        (["llama3-8b", "--dtype", "bf17"], "dtype='bf17' is unknown"),
+    ],
+)
+def test_a_count_that_cannot_be_is_one_line_and_status_two(arguments, words, capsys):
+    assert cli.main(["count", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_a_configuration_that_is_no_json_says_so(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text("{")
+    assert cli.main(["count", str(path)]) == 2
+    assert "is no JSON" in capsys.readouterr().err

@@ -81,20 +81,23 @@ def _check_architecture(config: Mapping[str, Any], kind: str) -> None:
             raise ValueError(f"config contradicts itself: architectures has {name!r}, model_type={kind!r}")
 
 
-def _sizes(c: _Config) -> dict[str, Any]:
-    """What nearly every family writes under the same names."""
+def _sizes(c: _Config, tied: bool = False) -> dict[str, Any]:
+    """What nearly every family writes under the same names; `tied` is its default for `tie_word_embeddings`."""
     return {
         "name": c.get("_name_or_path", ""),
         "n_layers": c("num_hidden_layers"),
         "d_model": c("hidden_size"),
         "n_heads": c("num_attention_heads"),
         "vocab_size": c("vocab_size"),
-        "tied_embeddings": bool(c.get("tie_word_embeddings", True)),
+        "tied_embeddings": bool(c.get("tie_word_embeddings", tied)),
     }
 
 
-def _attention(c: _Config) -> dict[str, Any]:
-    return {"n_kv_heads": c.get("num_key_value_heads"), "head_dim": c.get("head_dim")}
+def _attention(c: _Config, head_dim: int | None = None) -> dict[str, Any]:
+    """Key heads and their width; only families whose first models were multi-head leave `num_key_value_heads` out."""
+    multi_head = c.family in ("llama", "olmo", "olmo2")
+    key_heads = c.get("num_key_value_heads") if multi_head else c("num_key_value_heads")
+    return {"n_kv_heads": key_heads, "head_dim": c.get("head_dim", head_dim)}
 
 
 def _layers(c: _Config, default: tuple[LayerKind, ...] = ("global",)) -> dict[str, Any]:
@@ -126,6 +129,8 @@ def _llama(c: _Config) -> Transformer:
 
 
 def _mistral(c: _Config) -> Transformer:
+    if "sliding_window" not in c.config:  # null switches windows off; left out, they are as in the first Mistral
+        c = _Config({**c.config, "sliding_window": 4096}, c.family)
     local: tuple[LayerKind, ...] = ("local",) if c.get("sliding_window") else ("global",)
     return Transformer(**_sizes(c), **_attention(c), **_layers(c, local), d_ff=c("intermediate_size"))
 
@@ -142,7 +147,7 @@ def _qwen2(c: _Config) -> Transformer:
 
 def _qwen3(c: _Config) -> Transformer:
     bias = bool(c.get("attention_bias", False))
-    layout = _sizes(c) | _attention(c) | _qwen_layers(c)
+    layout = _sizes(c) | _attention(c, 128) | _qwen_layers(c)
     return Transformer(**layout, d_ff=c("intermediate_size"), qk_norm="head", qkv_bias=bias, output_bias=bias)
 
 
@@ -158,7 +163,7 @@ def _qwen_moe(c: _Config) -> dict[str, Any]:
     c.refuse("mlp_only_layers", [])
     shared = c.get("shared_expert_intermediate_size", 0)
     experts = Experts(
-        n_experts=c("num_experts"),
+        n_experts=c("num_experts", "num_local_experts"),
         top_k=c("num_experts_per_tok"),
         d_ff=c("moe_intermediate_size"),
         every=c.get("decoder_sparse_step", 1),
@@ -166,7 +171,8 @@ def _qwen_moe(c: _Config) -> dict[str, Any]:
         shared_d_ff=shared,
         shared_gate=shared > 0,
     )
-    return _sizes(c) | _attention(c) | _qwen_layers(c) | {"experts": experts, "d_ff": c.get("intermediate_size", 0)}
+    d_ff = c("intermediate_size") if experts.every > 1 else 0
+    return _sizes(c) | _attention(c) | _qwen_layers(c) | {"experts": experts, "d_ff": d_ff}
 
 
 def _qwen2_moe(c: _Config) -> Transformer:
@@ -179,18 +185,24 @@ def _qwen3_moe(c: _Config) -> Transformer:
 
 
 def _gemma(c: _Config) -> Transformer:
-    return Transformer(**_sizes(c), **_attention(c), d_ff=c("intermediate_size"))
+    c.refuse("attention_bias", False)
+    return Transformer(**_sizes(c, tied=True), **_attention(c, 256), d_ff=c("intermediate_size"))
 
 
 def _gemma2(c: _Config) -> Transformer:
+    c.refuse("attention_bias", False)
     layers = _layers(c, ("local", "global"))
-    return Transformer(**_sizes(c), **_attention(c), **layers, d_ff=c("intermediate_size"), norms="both")
+    return Transformer(**_sizes(c, tied=True), **_attention(c, 256), **layers, d_ff=c("intermediate_size"), norms="both")
 
 
 def _gemma3(c: _Config) -> Transformer:
+    # Its files leave out what is as in the smallest multimodal model.
+    absent = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208}
+    c = _Config(absent | {name: value for name, value in c.config.items() if value is not None}, c.family)
+    c.refuse("attention_bias", False)
     period = c.get("sliding_window_pattern", 6)
     local: tuple[LayerKind, ...] = ("local",) * (period - 1) + ("global",)
-    layout = _sizes(c) | _attention(c) | _layers(c, local)
+    layout = _sizes(c, tied=True) | _attention(c, 256) | _layers(c, local)
     return Transformer(**layout, d_ff=c("intermediate_size"), norms="both", qk_norm="head")
 
 
@@ -280,7 +292,7 @@ def _gpt_oss(c: _Config) -> Transformer:
         d_ff=c("intermediate_size"),
         router_bias=True,
     )
-    layout = _sizes(c) | _attention(c) | _layers(c, ("local", "global"))
+    layout = _sizes(c) | _attention(c, 64) | _layers(c, ("local", "global"))
     return Transformer(**layout, experts=experts, qkv_bias=bias, output_bias=bias, mlp_bias=True, sinks=True)
 
 
