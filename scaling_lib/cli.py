@@ -1,4 +1,4 @@
-"""The command line: `scaling-lib chips` shows the catalog, `compile` a product on a TPU slice, `count` what a model costs.
+"""The command line: `chips` shows the catalog, `matmul` plans a sharded product, `compile` compiles one, `count` counts a model.
 
 `--json` prints base units under the library's own field names.
 """
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from scaling_lib import __version__, catalog, cli_count, hardware
+from scaling_lib import __version__, catalog, cli_count, hardware, sharding
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +25,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     chips.add_argument("name", nargs="*", help="v5e, tpu7x, Trillium, h100, ...")
     chips.add_argument("--json", action="store_true", help="base units, under the library's field names")
     chips.set_defaults(run=_chips)
+    plan = commands.add_parser("matmul", help="the cheapest collectives for a sharded product, with reasons and seconds")
+    plan.add_argument("product", help="in the course's notation: 'A[I_X, J] · B[J, K_Y] -> C[I_X, K_Y]'; * does for ·")
+    plan.add_argument("--sizes", nargs="+", default=[], metavar="I=8192,J=4096", help="of every dimension")
+    plan.add_argument("--mesh", nargs="+", default=[], metavar="X=4,Y=4", help="axes of the mesh; none for one chip")
+    plan.add_argument("--slice", required=True, help="v5e:4x4, v5p:8x8x8, ...")
+    plan.add_argument("--dtype", default="bf16", help="of the arrays; bf16 if not given")
+    plan.add_argument("--objective", default="sum", help="what to make small, of communication and compute: sum (default) or max")
+    plan.add_argument("--json", action="store_true", help="base units, under the library's field names")
+    plan.set_defaults(run=_matmul)
     product = commands.add_parser("compile", help="a product of arrays, compiled for a TPU slice: memory, FLOPs, collectives")
     product.add_argument("slice", help="v5e:4x4, v5p:8x8x8, ...")
     product.add_argument("array", nargs="+", help="what is multiplied, in the course's notation: 'A[I_X, J]' 'B[J, K_Y]'")
@@ -41,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # piped into head
         sys.stderr.close()
     except (ValueError, ModuleNotFoundError, RuntimeError) as error:
-        print(f"scaling-lib: {error}", file=sys.stderr)
+        print(f"scaling-lib: {str(error).splitlines()[0]}", file=sys.stderr)  # below it, some point at the column
         return 2
     return 0
 
@@ -61,6 +70,18 @@ def _chips(arguments: argparse.Namespace) -> str:
     return (
         "\n\n".join(f"{chip.name} ({chip.vendor})\n{tables.sources(chip)}" for chip in chosen) if chosen else str(tables.chips())
     )
+
+
+def _matmul(arguments: argparse.Namespace) -> str:
+    plan = sharding.matmul_plan(
+        arguments.product,
+        _pairs("--sizes", arguments.sizes),
+        _pairs("--mesh", arguments.mesh),
+        arguments.slice,
+        dtype=arguments.dtype,
+        objective=arguments.objective,
+    )
+    return json.dumps(plan.to_json(), indent=2, ensure_ascii=False) if arguments.json else plan.explain()
 
 
 def _compile(arguments: argparse.Namespace) -> str:
@@ -89,9 +110,13 @@ def _compile(arguments: argparse.Namespace) -> str:
 
 
 def _pairs(option: str, given: Sequence[str]) -> dict[str, int]:
-    """`["X=4", "Y=2"]` as a dictionary."""
-    pairs = [part.partition("=") for part in given]
-    for name, _, value in pairs:
+    """`["X=4,Y=2"]` or `["X=4", "Y=2"]` as a dictionary."""
+    pairs: dict[str, int] = {}
+    for part in " ".join(given).replace(",", " ").split():
+        name, _, value = part.partition("=")
         if not name.isidentifier() or not value.isdecimal():
-            raise ValueError(f"{option} {name}{'=' if value else ''}{value} does not read as name=size; write it like X=4")
-    return {name: int(value) for name, _, value in pairs}
+            raise ValueError(f"{option} {part} does not read as name=size; write it like X=4")
+        if name in pairs:
+            raise ValueError(f"{option} gives {name} twice")
+        pairs[name] = int(value)
+    return pairs

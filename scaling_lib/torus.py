@@ -114,6 +114,26 @@ class Torus:
             return chips * sum(self._hops_from_one_chip()) / (2 * self.links)
         return max(self._lines(axis) * (n * n // 4) / (1 + wrap) for axis, n, wrap in self._axes())
 
+    def all_to_all_loads(self) -> dict[tuple[Coordinates, Coordinates], float]:
+        """Messages over every link, one way, when every chip sends one to every other: by (from, to), two neighbors.
+
+        A message goes along one axis after the other, the shorter way; half of it each way where both are as short. The
+        order of the axes does not matter. The busiest link carries `all_to_all_load`.
+
+        Raises:
+            ValueError: for a twisted torus, where such routes are not the shortest.
+        """
+        if self.twisted:
+            raise ValueError(f"{self.name} is twisted: routes axis by axis are not its shortest; see all_to_all_load")
+        loads: dict[tuple[Coordinates, Coordinates], float] = {}
+        for chip in itertools.product(*map(range, self.shape)):
+            for axis, n, wrap in self._axes():
+                if n > 1 and (to := self._step(chip, axis, 1)):
+                    # Chips on one side of the link, times those on the other; on a ring, hops spread over both ways.
+                    along = n * n // 4 / 2 if wrap else (chip[axis] + 1) * (n - 1 - chip[axis])
+                    loads[chip, to] = loads[to, chip] = self._lines(axis) * along
+        return loads
+
     def neighbors(self, chip: Sequence[int]) -> tuple[Coordinates, ...]:
         """The chips one hop away, each once, along the axes in order, down before up."""
         at = self._chip("chip", chip)

@@ -1,11 +1,13 @@
 import json
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
 from scaling_lib import cli, transformer
 from scaling_lib.hardware import CHIPS, chip
+from scaling_lib.sharding import MatmulPlan, Step, matmul_plan
 
 
 def test_chips_lists_every_chip(capsys):
@@ -132,6 +134,69 @@ def test_a_product_that_does_not_do_is_one_line(change, words, capsys):
     assert err.count("\n") == 1
 
 
+MATMUL = ["matmul", "A[I, J_X] · B[J, K_Y] -> C[I_X, K_Y]", "--sizes", "I=8192,J=4096,K=2048", "--mesh", "X=4,Y=4"]
+MATMUL += ["--slice", "v5e:4x4"]
+PLAN = matmul_plan(MATMUL[1], {"I": 8192, "J": 4096, "K": 2048}, {"X": 4, "Y": 4}, "v5e:4x4")
+
+
+@pytest.mark.parametrize("sizes", [["I=8192,J=4096,K=2048"], ["I=8192", "J=4096", "K=2048"], ["I=8192, J=4096,", "K=2048"]])
+def test_a_planned_product_is_explained(sizes, capsys):
+    at = MATMUL.index("--sizes")
+    assert cli.main([*MATMUL[: at + 1], *sizes, *MATMUL[at + 2 :]]) == 0
+    assert capsys.readouterr().out == f"{PLAN.explain()}\n"
+
+
+def test_a_plan_as_json_has_the_fields_of_the_dataclasses(capsys):
+    assert cli.main([*MATMUL, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {field.name for field in fields(MatmulPlan)} <= set(shown)
+    assert shown["product"] == MATMUL[1]
+    assert (shown["sizes"], shown["mesh"], shown["objective"]) == (dict(PLAN.sizes), dict(PLAN.mesh), "sum")
+    totals = ("communication_s", "compute_s", "lower_s", "upper_s", "seconds")
+    assert [shown[name] for name in totals] == [getattr(PLAN, name) for name in totals]
+    for written, step in zip(shown["steps"], PLAN.steps, strict=True):
+        assert list(written) == [field.name for field in fields(Step)]
+        assert [written[name] for name in ("kind", "array", "in_bytes", "out_bytes", "seconds")] == [
+            step.kind, step.array, step.in_bytes, step.out_bytes, step.seconds,
+        ]  # fmt: skip
+        assert (written["axes"], written["before"]) == (list(step.axes), list(map(str, step.before)))
+        assert written["after"] == str(step.after)
+    assert shown["runner_up"]["seconds"] == PLAN.runner_up.seconds
+    assert shown["runner_up"]["runner_up"] is None
+
+
+def test_dtype_and_objective_reach_the_plan(capsys):
+    assert cli.main([*MATMUL, "--dtype", "int8", "--objective", "max", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["seconds"] == shown["lower_s"]
+    plan = matmul_plan(MATMUL[1], PLAN.sizes, PLAN.mesh, "v5e:4x4", dtype="int8", objective="max")
+    assert shown == json.loads(json.dumps(plan.to_json()))
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "words"),
+    [
+        (MATMUL[1], "A[I, J_X] · B[J, K_Y] -> C[I_X, L]", "column 33: L is in no operand"),
+        (MATMUL[1], "A[I, J_X] · B[J, K_Y -> C[I_X, K_Y]", "column 22: this does not read as notation"),
+        (MATMUL[1], "A[I, J_Z] · B[J, K_Y] -> C[I, K_Y]", "column 8: 'Z' is no axis of the mesh, which has X=4, Y=4"),
+        (MATMUL[1], "A[I_X, J_X] · B[J, K_Y] -> C[I, K_Y]", "column 10: this array uses mesh axis X twice"),
+        ("I=8192,J=4096,K=2048", "I=8192,J=4096", "give a size for K"),
+        ("I=8192,J=4096,K=2048", "I=8192,J=4096,K=2048,L=3", "sizes has 'L'"),
+        ("I=8192,J=4096,K=2048", "I=8190,J=4096,K=2048", "I=8190 is no multiple of X=4; 8192 would do, with 0.0244 % more"),
+        ("I=8192,J=4096,K=2048", "I=8192,J=8k,K=2048", "--sizes J=8k does not read as name=size"),
+        ("I=8192,J=4096,K=2048", "I=8192,J=4096,I=2048", "--sizes gives I twice"),
+        ("X=4,Y=4", "X=2,Y=8", "does not lie on v5e:4x4"),
+        ("X=4,Y=4", "X=4,Y=0", "Y=0"),
+        ("v5e:4x4", "v5x:4x4", "v5x"),
+        ("v5e:4x4", "v5e", "does not read as chip:shape"),
+    ],
+)
+def test_a_product_that_cannot_be_planned_is_one_line(was, now, words, capsys):
+    assert cli.main([now if one == was else one for one in MATMUL]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("scaling-lib: ")
+
+
 def test_count_prints_base_units_under_the_field_names(capsys):
     assert cli.main(["count", "llama3-8b", "--length", "8192", "--batch", "3", "--dtype", "int8", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -179,6 +244,14 @@ def test_count_reads_a_hugging_face_configuration(tmp_path, capsys):
 )
 def test_a_count_that_cannot_be_is_one_line_and_status_two(arguments, words, capsys):
     assert cli.main(["count", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("option", "words"), [("--dtype", "dtype='none' is unknown"), ("--objective", "objective='none'")])
+def test_an_unknown_choice_is_one_line(option, words, capsys):
+    assert cli.main([*MATMUL, option, "none"]) == 2
     err = capsys.readouterr().err
     assert words in err
     assert err.count("\n") == 1

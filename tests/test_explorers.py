@@ -15,7 +15,8 @@ from bs4 import BeautifulSoup
 from scaling_lib import roofline as rl
 from scaling_lib import units
 from scaling_lib.hardware import CHIPS, Slice, chip, slice_of
-from scaling_lib.show import explorers, palette, plots, svg
+from scaling_lib.sharding import matmul_plan, parse_product
+from scaling_lib.show import explorers, holdings, palette, plots, svg
 from scaling_lib.show.explorers import (
     base,
     matmul_explorer,
@@ -24,9 +25,12 @@ from scaling_lib.show.explorers import (
     memory_view,
     roofline_explorer,
     roofline_view,
+    sharding_explorer,
+    sharding_view,
     torus_explorer,
     torus_view,
 )
+from scaling_lib.show.explorers.sharding import EXAMPLES, SLICES, STEPS
 from scaling_lib.torus import Torus
 from scaling_lib.units import human
 
@@ -34,7 +38,11 @@ ROOT = Path(__file__).parents[1]
 WITH_ROOFLINE = [c for c in CHIPS.values() if c.peak_flops_per_s and "hbm_bytes_per_s" in c.figures]
 WITH_HBM = [c for c in CHIPS.values() if "hbm_bytes_per_s" in c.figures]
 WITH_TORUS = [c for c in CHIPS.values() if c.pod_shape and "ici_link_bytes_per_s" in c.figures]
-EXPLORERS = [roofline_explorer, matmul_explorer, memory_explorer, torus_explorer]
+EXPLORERS = [roofline_explorer, matmul_explorer, memory_explorer, torus_explorer, sharding_explorer]
+CASE_2 = {
+    "slice": "v5e:4x4", "mesh": "X=4, Y=4", "product": "A[I, J_X] · B[J, K_Y] -> C[I, K_Y]",
+    "sizes": "I=8192, J=4096, K=16384", "dtype": "bf16", "objective": "sum", "steps": "all",
+}  # fmt: skip
 PAIRS = [(c.name, dtype) for c in WITH_ROOFLINE for dtype in c.peak_flops_per_s]
 
 
@@ -507,6 +515,194 @@ def test_a_chip_that_is_none_is_said_beside_its_field(typed, words):
     assert explorer.shown == torus_view("v5e", "4x4", "0, 0", "2, 1")
 
 
+# Sharded matmuls.
+
+
+def why(view):
+    return BeautifulSoup(view.numbers, "html.parser").find("div", class_="explorer-why").text
+
+
+@pytest.mark.parametrize(("objective", "steps"), [*itertools.product(("sum", "max"), STEPS)])
+def test_the_sharding_view_shows_what_the_library_says(objective, steps):
+    view = sharding_view(**CASE_2 | {"objective": objective, "steps": steps})
+    sizes, mesh = {"I": 8192, "J": 4096, "K": 16384}, {"X": 4, "Y": 4}
+    plan = matmul_plan(CASE_2["product"], sizes, mesh, "v5e:4x4", objective=objective, kinds=STEPS[steps])
+    shown = rows(view)
+    for number, step in enumerate(plan.steps, 1):
+        (cost,) = [text for row, text in shown.items() if row.startswith(f"{number}. {step.kind}")]
+        parts = ([human(step.bytes, "B")] if step.communicates else []) + [human(step.seconds, "s")]
+        assert cost == (", ".join(parts) if step.kind != "slice" else "no bytes move")
+    assert shown["communication"] == human(plan.communication_s, "s")
+    assert shown["local matmul"] == human(plan.compute_s, "s")
+    assert shown["maximum, all overlaps"] == human(plan.lower_s, "s")
+    assert shown["sum, nothing overlaps"] == human(plan.upper_s, "s")
+    other = plan.runner_up
+    assert shown["runner-up"] == (human(other.seconds, "s") if other else "none with other collectives")
+    assert (other is None) == (steps == "textbook")
+    assert f"{plan.product}\n{why(view)}" == plan.explain()
+    assert view.svg == holdings.draw_plan(plan).svg
+
+
+def test_one_sharding_in_full():
+    """A golden text: a changed constant, sign, unit or word shows here."""
+    view = sharding_view(**CASE_2 | {"steps": "textbook"})
+    assert BeautifulSoup(view.numbers, "html.parser").get_text("|") == (
+        "All-gather over X of A| on v5e:4x4; the local matmul takes longer than communication."
+        "|1. all-gather over X of A|67.1 MB, 1.12 ms|2. matmul|1.4 ms|communication|1.12 ms|local matmul|1.4 ms"
+        "|maximum, all overlaps|1.4 ms|sum, nothing overlaps|2.51 ms|runner-up|none with other collectives|"
+        "1. all-gather over X: A[I, J_X] -> A[I, J]. J is summed over, and B is not cut alike: B[J, K_Y]. 67.1 MB on a device, "
+        "1.12 ms.\n2. matmul: A[I, J] · B[J, K_Y] -> C[I, K_Y]. Each device multiplies what it holds, and its part of the result "
+        "is complete. 1.4 ms.\nTime: 1.4 ms if communication and compute overlap fully, 2.51 ms if they do not.\n"
+        "No plan with other collectives exists."
+    )
+
+
+def test_a_product_that_moves_no_bytes_says_so():
+    view = sharding_view(**CASE_2 | {"product": "A[I_X, J] · B[J, K_Y] -> C[I_X, K_Y]", "steps": "textbook"})
+    assert BeautifulSoup(view.numbers, "html.parser").p.text == "No bytes move between chips on v5e:4x4."
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_every_example_works_on_every_slice_that_is_offered(name):
+    explorer = sharding_explorer()
+    example = explorer.children[0].children[0]
+    move(explorer, slice=name)
+    for each in EXAMPLES:
+        example.value = each.name
+        assert not any(problem(explorer, field) for field in explorer.controls)
+        assert (explorer.state["slice"], explorer.state["product"]) == (name, each.product)
+        assert explorer.shown == sharding_view(**explorer.state)
+        assert_room(explorer.shown.svg)
+        assert len(explorer.shown.svg) < 25_000
+        code = BeautifulSoup(explorer.shown.python, "html.parser").find("pre", class_="explorer-python").code.text
+        assert max(map(len, code.splitlines())) <= 70
+
+
+def test_examples_are_written_as_the_library_writes_them():
+    for each in EXAMPLES:
+        assert str(parse_product(each.product, {"X": 4, "Y": 4})) == each.product
+    assert len({each.name for each in EXAMPLES}) == len(EXAMPLES)
+
+
+def test_the_textbook_knows_four_cases_by_three_kinds_of_steps():
+    def kinds(each):
+        view = sharding_view(**CASE_2 | {"product": each.product, "sizes": each.sizes, "steps": "textbook"})
+        return re.findall(r"[a-z]+-[a-z]+(?= over)", BeautifulSoup(view.numbers, "html.parser").p.text.lower())
+
+    cases = {each.name.partition(":")[0]: kinds(each) for each in EXAMPLES if each.name.startswith("case")}
+    assert cases == {
+        "case 1": [], "case 2": ["all-gather"], "case 3": ["all-reduce"], "case 3, sum left open": [],
+        "case 3, sum scattered": ["reduce-scatter"], "case 4": ["all-gather"],
+    }  # fmt: skip
+
+
+def test_the_sharding_code_to_copy_gives_the_same_numbers(capsys):
+    for state in (CASE_2, CASE_2 | {"steps": "textbook", "objective": "max", "dtype": "int8"}):
+        view = sharding_view(**state)
+        code = BeautifulSoup(view.python, "html.parser").find("pre", class_="explorer-python").code.text
+        exec(code, names := {})
+        assert rows(view)["sum, nothing overlaps"] == human(names["plan"].upper_s, "s")
+        assert why(view) in capsys.readouterr().out
+        assert holdings.draw_plan(names["plan"]).svg == view.svg
+        assert max(map(len, code.splitlines())) <= 70
+
+
+def test_a_picked_example_fills_the_fields_and_other_text_is_your_own():
+    explorer = sharding_explorer()
+    example = explorer.children[0].children[0]
+    assert example.value == "case 2: J of A cut"
+    example.value = "a matmul for each sequence"
+    assert explorer.state["product"] == "Q[B_X, T, H] · K[B, S_Y, H] -> P[B_X, T, S_Y]"
+    assert explorer.state["sizes"] == "B=64, T=4096, S=4096, H=128"
+    move(explorer, sizes="B=64, T=4096, S=4096, H=256")
+    assert example.value == "your own"
+    example.value = "a matmul for each sequence"
+    assert explorer.state["sizes"] == "B=64, T=4096, S=4096, H=128"
+    move(explorer, product=EXAMPLES[0].product, sizes=EXAMPLES[0].sizes)
+    assert example.value == EXAMPLES[0].name
+
+
+def test_a_slice_keeps_a_mesh_that_lies_on_it_and_gets_another_otherwise():
+    explorer = sharding_explorer()
+    for change, mesh in (
+        ({"slice": "v6e:4x4"}, "X=4, Y=4"), ({"slice": "v5e:8x16"}, "X=8, Y=16"), ({"slice": "v5e:16x16"}, "X=16, Y=16"),
+        ({"slice": "v5p:4x4x4"}, "X=4, Y=16"), ({"mesh": "X=16, Y=4"}, "X=16, Y=4"), ({"slice": "tpu7x:4x4x4"}, "X=16, Y=4"),
+        ({"mesh": "Y=4, Z=4, X=4"}, "Y=4, Z=4, X=4"), ({"slice": "v5p:8x8x8"}, "Y=8, Z=8, X=8"),
+        ({"slice": "v5e:4x4"}, "X=4, Y=4"),
+    ):  # fmt: skip
+        move(explorer, **change)
+        assert explorer.state["mesh"] == mesh
+    move(explorer, mesh="nothing")
+    move(explorer, slice="v5e:8x16")
+    assert explorer.state["mesh"] == "X=8, Y=16"
+    assert not any(problem(explorer, field) for field in explorer.controls)
+
+
+def test_formats_offered_are_those_of_the_chip():
+    explorer = sharding_explorer(slice="v6e:4x4", dtype="fp8")
+    move(explorer, slice="v5e:4x4")
+    assert explorer.state["dtype"] == "bf16"
+    assert explorer.controls["dtype"].widget.options == ("bf16", "int8")
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "words"),
+    [
+        ("product", "", "a product has one '->' before its result"),
+        ("product", "A[I, J_X] · B[J, K_Q] -> C[I, K]", "column 20: 'Q' is no axis of the mesh, which has X=4, Y=4"),
+        ("product", "A[I_X, J_X] · B[J, K] -> C[I, K]", "column 10: this array uses mesh axis X twice"),
+        ("product", "A[I, J] · B[J, K] -> C[I, L]", "L is in no operand"),
+        ("product", "A[I, J] · B[J, <b>] -> C[I, K]", "'<b>' is no dimension"),
+        ("product", "A[I] · B[I] -> C[]", "sizes has 'J', which is no dimension of A[I] · B[I] -> C[]"),
+        ("sizes", "", "sizes='' does not read; write it like 'I=8192, J=4096'"),
+        ("sizes", "I=8192, J=4098, K=16384", "J=4098 is no multiple of X=4; 4100 would do, with 0.0488 % more elements"),
+        ("sizes", "I=8192, J=4096", "give a size for K"),
+        ("sizes", "I=8192, J=4096, K=0", "K=0 is not a size"),
+        ("sizes", "I=8192, J=4096, K=8k", "K='8k' is not a number"),
+        ("sizes", "I=8192, J=4096, I=8192", "names I twice"),
+        ("mesh", "X=4, Y", "mesh='X=4, Y' does not read; write it like 'X=4, Y=4'"),
+        ("mesh", "X=4, Y=5", "does not lie on v5e:4x4, whose axes have 4 and 4 chips"),
+        ("mesh", "<b>", "mesh='<b>' does not read"),
+        ("mesh", "X=" + "9" * 400, "too large"),
+    ],
+)
+def test_what_sharding_refuses_is_said_beside_its_field(field, typed, words):
+    explorer = sharding_explorer()
+    before = on_screen(explorer)
+    move(explorer, **{field: typed})
+    assert words in problem(explorer, field)
+    assert [each for each in explorer.controls if problem(explorer, each)] == [field]
+    assert on_screen(explorer) == before
+    move(explorer, **{field: CASE_2[field]})
+    assert problem(explorer, field) == ""
+    assert explorer.shown == sharding_view(**CASE_2)
+
+
+def test_a_product_that_the_textbooks_steps_do_not_make_is_said_beside_it():
+    explorer = sharding_explorer(product="A[I_X, J] · B[J, K] -> C[I, K_X]")
+    move(explorer, steps="textbook")
+    assert "no steps lead to the result" in problem(explorer, "product")
+    assert explorer.state["steps"] == "all"
+
+
+def test_the_column_of_a_fault_is_pointed_at_below_the_text():
+    explorer = sharding_explorer()
+    text = "A[I, J_X] · B[J, K_Q] -> C[I, K]"
+    move(explorer, product=text)
+    place = BeautifulSoup(explorer.controls["product"].problem.value, "html.parser").code
+    assert place.text == f"{text}\n{' ' * text.index('Q')}^"
+    assert "white-space:pre" in place["style"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [("I=8,192, J=4e3; K=96", "I=8192, J=4000, K=96"), ("I = 8192 J=4_096   K= 64,", "I=8192, J=4096, K=64")],
+)
+def test_sizes_as_people_write_them(typed, shown):
+    move(explorer := sharding_explorer(), sizes=typed)
+    assert explorer.state["sizes"] == shown
+
+
 # The controls.
 
 
@@ -542,6 +738,18 @@ def test_moving_each_control_of_the_memory_and_the_torus_shows_the_view_of_the_n
         assert torus.state == {**torus.state, **change}
         assert torus.shown == torus_view(**torus.state)
         assert on_screen(torus) == html_of(torus.shown)
+
+
+def test_moving_each_control_of_sharding_shows_the_view_of_the_new_state():
+    explorer = sharding_explorer()
+    for change in (
+        {"steps": "textbook"}, {"objective": "max"}, {"dtype": "int8"}, {"sizes": "I=64, J=32, K=128"},
+        {"product": "A[I_X, J] · B[J, K_X] -> C[I_X, K]"}, {"slice": "v6e:16x16"}, {"mesh": "Y=16, X=16"},
+    ):  # fmt: skip
+        move(explorer, **change)
+        assert explorer.state == {**explorer.state, **change}
+        assert explorer.shown == sharding_view(**explorer.state)
+        assert on_screen(explorer) == html_of(explorer.shown)
 
 
 def test_every_chip_that_an_explorer_has_figures_for_is_offered():
@@ -633,6 +841,16 @@ def test_a_wrong_argument_is_an_error_and_aliases_are_taken():
     for wrong in ({"chip": "v9"}, {"dtype": "f64"}, {"log2_elements": 9}, {"log2_elements": 37}):
         with pytest.raises(ValueError, match=str(*wrong)):
             memory_explorer(**wrong)
+    for wrong in (
+        {"slice": "v5e:3x4"}, {"mesh": "X=3, Y=4"}, {"product": "A[I]"}, {"sizes": "I=2"}, {"dtype": "fp8"}, {"objective": "min"},
+        {"steps": "few"},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=str(*wrong) if "sizes" not in wrong else "give a size for J"):
+            sharding_explorer(**wrong)
+    with pytest.raises(ValueError, match="no steps lead to the result"):
+        sharding_explorer(product="A[I_X, J] · B[J, K] -> C[I, K_X]", steps="textbook")
+    with pytest.raises(ValueError, match="steps='few' is unknown"):
+        sharding_view(**CASE_2 | {"steps": "few"})
     for wrong in ({"m": 0}, {"x": "f64"}, {"x": "fp8", "w": "fp8"}):
         with pytest.raises(ValueError, match=r"m=|x=|dtype="):
             matmul_explorer(**wrong)
@@ -650,6 +868,19 @@ def test_a_wrong_argument_is_an_error_and_aliases_are_taken():
         (memory_explorer, {"chip": "h100", "dtype": "int4", "log2_elements": 36}),
         (torus_explorer, {"chip": "v5p", "shape": "4x8x8_twisted", "a": "3, 0, 7", "b": "1, 5, 2"}),
         (torus_explorer, {"chip": "v6e", "shape": "2x4", "a": "0, 3", "b": "0, 3"}),
+        (sharding_explorer, CASE_2 | {"objective": "max", "dtype": "int8"}),
+        (
+            sharding_explorer,
+            {
+                "slice": "v5p:4x4x4",
+                "mesh": "P=4, Q=16",
+                "product": "X[B_P, D] · W[D_Q, F] -> Y[B_P, F_Q]",
+                "sizes": "B=512, D=1024, F=2048",
+                "dtype": "fp8",
+                "objective": "max",
+                "steps": "all",
+            },
+        ),
     ],
 )
 def test_a_link_carries_the_state(make, state, link):
@@ -696,6 +927,15 @@ def test_a_chip_outside_the_slice_of_a_link_is_left_out_too(link):
     assert set(said) == {"a"}
     assert "a=(0, 0, 9) is no chip of v5p:4x4x8" in said["a"]
     assert "the link's value was left out" in said["a"]
+
+
+def test_bad_values_of_a_link_to_a_sharding_are_left_out_too(link):
+    wrong = {"mesh": "X=4, Z=5", "product": "A[I_Y] <script>", "sizes": "I=8,J=8,K=9"}
+    link(**CASE_2 | {"explorer": "sharding", "dtype": "int8"} | wrong)
+    explorer = sharding_explorer()
+    assert explorer.state == CASE_2 | {"dtype": "int8"}
+    assert {field for field in explorer.controls if "link's value was left out" in problem(explorer, field)} == set(wrong)
+    assert "<script>" not in explorer.controls["product"].problem.value
 
 
 def test_a_slice_that_a_chip_of_a_link_does_not_offer_is_left_out_with_its_coordinates(link):
@@ -758,5 +998,5 @@ def test_an_explorer_loads_nothing_but_ipywidgets():
 
 
 def test_the_figure_loads_the_standard_library_alone():
-    figures = "from scaling_lib.show import hierarchy, mxu, palette, svg, tensor_core, wiring"
+    figures = "from scaling_lib.show import hierarchy, holdings, mxu, palette, svg, tensor_core, wiring"
     assert modules_after(figures) - modules_after("") == {"scaling_lib"}

@@ -24,17 +24,21 @@ from tests.browser import OURS, expected, set_theme, shown
 from tests.test_book import DOCS, HTML, ROOT
 
 pytestmark = pytest.mark.book
-ROOFLINES, TPUS = "chapters/01-roofline", "chapters/02-tpus"
+ROOFLINES, TPUS, SHARDING = "chapters/01-roofline", "chapters/02-tpus", "chapters/03-sharding"
 LIVE = HTML / "_static/live"
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
-EXPLORERS = {ROOFLINES: ("roofline", "matmul"), TPUS: ("memory", "torus")}
+EXPLORERS = {ROOFLINES: ("roofline", "matmul"), TPUS: ("memory", "torus"), SHARDING: ("sharding",)}
 VIEWS = {name: getattr(explorers, f"{name}_view") for names in EXPLORERS.values() for name in names}
 STARTS = {
     "roofline": {"chip": "v5e", "dtype": "bf16", "log2_m": 5, "k": 8192, "n": 8192},
     "matmul": {"m": 32, "k": 8192, "n": 28672, "x": "bf16", "w": "int8", "chip": "v5e"},
     "memory": {"chip": "v5e", "dtype": "bf16", "log2_elements": 24},
     "torus": {"chip": "v5e", "shape": "4x4", "a": "0, 0", "b": "3, 3"},
-}
+    "sharding": {
+        "slice": "v5e:4x4", "mesh": "X=4, Y=4", "product": "A[I, J_X] · B[J, K_Y] -> C[I, K_Y]",
+        "sizes": "I=8192, J=4096, K=16384", "dtype": "bf16", "objective": "sum", "steps": "all",
+    },
+}  # fmt: skip
 
 # Page errors that are not ours, with the reason.
 KNOWN_ERRORS: dict[str, str] = {}
@@ -181,6 +185,11 @@ def torus(go_live):
     return go_live(TPUS).torus.start()
 
 
+@pytest.fixture
+def sharding(go_live):
+    return go_live(SHARDING).sharding.start()
+
+
 # What the page shows is what the library says.
 
 
@@ -236,6 +245,22 @@ MOVES = {
         ("slice", choose("16x20x28"), {"shape": "16x20x28", "b": "8, 10, 14"}),
         ("chip", choose("v5e"), {"chip": "v5e", "shape": "4x4", "a": "0, 0", "b": "3, 3"}),
     ],
+    "sharding": [
+        ("kinds of steps", choose("textbook"), {"steps": "textbook"}),
+        ("make small", choose("max"), {"objective": "max"}),
+        ("number format", choose("int8"), {"dtype": "int8"}),
+        ("product", write("A[I,J_X]*B[J_X,K] -> C[I,K]"), {"product": "A[I, J_X] · B[J_X, K] -> C[I, K]"}),
+        ("sizes", write("I=4e3 J=8,192 K=96"), {"sizes": "I=4000, J=8192, K=96"}),
+        (
+            "example",
+            choose("case 4: X on I and on K"),
+            {"product": "A[I_X, J] · B[J, K_X] -> C[I_X, K]", "sizes": STARTS["sharding"]["sizes"]},
+        ),
+        ("slice", choose("v5p:4x4x4"), {"slice": "v5p:4x4x4", "mesh": "X=4, Y=16"}),
+        ("number format", choose("fp8"), {"dtype": "fp8"}),
+        ("mesh", write("Z=4 X=4 Y=4"), {"mesh": "Z=4, X=4, Y=4"}),
+        ("slice", choose("v5e:4x4"), {"slice": "v5e:4x4", "mesh": "X=4, Y=4", "dtype": "bf16"}),  # it has no fp8
+    ],
 }
 
 
@@ -282,7 +307,9 @@ def test_the_code_on_the_page_prints_the_numbers_beside_it(matmul):
     assert (numbers["critical batch, exact"], numbers["critical batch, rule of thumb"]) == (f"m = {exact}", f"m = {rule}")
 
 
-@pytest.mark.parametrize(("chapter", "name"), [(ROOFLINES, "roofline"), (TPUS, "memory"), (TPUS, "torus")])
+@pytest.mark.parametrize(
+    ("chapter", "name"), [(ROOFLINES, "roofline"), (TPUS, "memory"), (TPUS, "torus"), (SHARDING, "sharding")]
+)
 def test_the_copy_button_copies_the_code_and_says_so(chapter, name, go_live):
     explorer = getattr(go_live(chapter), name).start()
     explorer.page.bring_to_front()  # only the page in front may read what was copied
@@ -327,6 +354,37 @@ def test_a_chip_that_is_none_is_said_beside_its_field_and_the_last_good_picture_
     row.locator("input").fill("1 2")
     torus.comes_to_show(STARTS["torus"] | {"b": "1, 2"})
     assert torus.root.locator(".explorer-problem").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("label", "field", "text", "words"),
+    [
+        ("product", "product", "A[I, J_X] · B[J, K_Q] -> C[I, K]", "column 20: 'Q' is no axis of the mesh, which has X=4, Y=4"),
+        ("product", "product", "A[I, J_X", "a product has one '->' before its result"),
+        ("sizes", "sizes", "I=8192, J=4098, K=16384", "J=4098 is no multiple of X=4; 4100 would do, with 0.0488 % more elements"),
+        ("sizes", "sizes", "I=8192", "give a size for J"),
+        ("mesh", "mesh", "X=4, Y=5", "does not lie on v5e:4x4"),
+        ("mesh", "mesh", "<b>", "mesh='<b>' does not read; write it like 'X=4, Y=4'"),
+    ],
+)
+def test_what_sharding_refuses_is_said_beside_its_field_and_the_last_good_picture_stays(label, field, text, words, sharding):
+    row = sharding.row(label)
+    row.locator("input").fill(text)
+    row.locator(".explorer-problem[role=status]", has_text=words).wait_for()
+    assert sharding.root.locator(".explorer-problem").count() == 1
+    sharding.comes_to_show(STARTS["sharding"])
+    row.locator("input").fill(STARTS["sharding"][field])
+    row.locator(".explorer-problem").wait_for(state="detached")
+    sharding.comes_to_show(STARTS["sharding"])
+
+
+def test_the_column_of_a_fault_is_pointed_at_below_the_text(sharding):
+    text = "A[I, J_X] · B[J, K_Q] -> C[I, K]"
+    sharding.row("product").locator("input").fill(text)
+    place = sharding.row("product").locator(".explorer-problem code")
+    place.wait_for()
+    assert place.inner_text() == f"{text}\n{' ' * text.index('Q')}^"
+    assert place.evaluate("e => getComputedStyle(e).fontFamily").endswith("monospace")
 
 
 def test_another_chip_offers_its_own_slices_and_replaces_coordinates_even_bad_ones(torus):
@@ -445,6 +503,16 @@ KEYS = {
         ("from chip a", ["Control+a", "1", ",", "2"], {"a": "1, 2"}),
         ("to chip b", ["End", "Backspace", "5"], {"b": "3, 5"}),
     ],
+    "sharding": [
+        ("example", ["c", "a", "s", "e", " ", "4"], {"product": "A[I_X, J] · B[J, K_X] -> C[I_X, K]"}),
+        ("slice", ["v", "6"], {"slice": "v6e:4x4"}),
+        ("mesh", ["Control+a", *"Y=4 X=4"], {"mesh": "Y=4, X=4"}),
+        ("product", ["End", *["ArrowLeft"] * 4, "Backspace", "Backspace"], {"product": "A[I_X, J] · B[J, K_X] -> C[I, K]"}),
+        ("sizes", ["End", "0"], {"sizes": "I=8192, J=4096, K=163840"}),
+        ("number format", ["ArrowDown"], {"dtype": "int8"}),
+        ("make small", ["ArrowDown"], {"objective": "max"}),
+        ("kinds of steps", ["ArrowDown"], {"steps": "textbook"}),
+    ],
 }
 
 
@@ -466,8 +534,14 @@ def href(view):
     [
         (ROOFLINES, "matmul", {"m": 7, "k": 512, "n": 1024, "x": "bf16", "w": "int4", "chip": "h100"}),
         (TPUS, "torus", {"chip": "v5p", "shape": "4x8x8_twisted", "a": "3, 0, 7", "b": "1, 5, 2"}),
+        (
+            SHARDING,
+            "sharding",
+            {"slice": "v5p:4x4x4", "mesh": "P=4, Q=16", "product": "X[B_P, D] · W[D_Q, F] -> Y[B_P, F]",
+             "sizes": "B=512, D=1024, F=2048", "dtype": "fp8", "objective": "max", "steps": "textbook"},
+        ),
     ],
-)
+)  # fmt: skip
 def test_the_link_of_a_state_brings_it_live_by_itself(chapter, name, state, open_chapter):
     page = open_chapter(href(VIEWS[name](**state)), chapter)
     explorer = Explorer(page, name).wait()
@@ -526,7 +600,11 @@ def test_node_imports_every_explorer_in_pyodide_and_makes_the_same_views():
         "matmul": {"m": 300, "k": 5120, "n": 777, "x": "bf16", "w": "int4", "chip": "v5p"},
         "memory": {"chip": "v5p", "dtype": "int4", "log2_elements": 30},
         "torus": {"chip": "v5p", "shape": "4x4x8_twisted", "a": "0, 3, 1", "b": "2, 1, 6"},
-    }
+        "sharding": {
+            "slice": "v5p:4x4x4", "mesh": "X=4, Y=4, Z=4", "product": "A[I_XY, J_Z] · B[J_Z, K] -> C[I_YX, K_Z]",
+            "sizes": "I=512, J=1024, K=2048", "dtype": "int8", "objective": "max", "steps": "all",
+        },
+    }  # fmt: skip
     command = [browsers.find_node(), ROOT / "tests/pyodide.mjs", LIVE]
     done = subprocess.run(command, input=json.dumps(states), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -703,6 +781,12 @@ def test_axe_finds_nothing_serious_in_the_drawings_of_chapter_2_while_they_are_l
     torus.row("to chip b").locator("input").fill("9, 9")
     torus.root.locator(".explorer-problem").wait_for()
     nothing(looks(go_live(TPUS).page, ("light", 390), ("dark", 1280)))
+
+
+def test_axe_finds_nothing_serious_in_the_sharding_explorer_while_it_is_live(go_live, sharding):
+    sharding.row("product").locator("input").fill(STARTS["sharding"]["product"] + " -> D[I, K] and a long way on")
+    sharding.root.locator(".explorer-problem code").wait_for()
+    nothing(looks(go_live(SHARDING).page, ("light", 390), ("dark", 1280)))
 
 
 # Proofs that the tests above can fail.

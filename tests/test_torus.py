@@ -113,6 +113,38 @@ def test_all_to_all_load_of_rings_is_hops_spread_over_links():
     assert torus.all_to_all_load == hops / (2 * torus.links)  # equal axes load all links alike
 
 
+def loads_by_moving_messages(torus):
+    """Messages over every link, one way, each moved along axis 0, then 1, then 2; half each way where both are as short."""
+    loads = dict.fromkeys(((a, b) for a in chips_of(torus) for b in torus.neighbors(a)), 0.0)
+    for a, b in itertools.permutations(chips_of(torus), 2):
+        ways = []
+        for n, wrap, x, y in zip(torus.shape, torus.slice.wraps, a, b, strict=True):
+            up, down = (y - x) % n, (x - y) % n
+            ways.append([(1, up)] * (up <= down) + [(-1, down)] * (down <= up) if wrap else [(1 if y > x else -1, abs(y - x))])
+        for axis, choices in enumerate(ways):
+            for way, steps in choices:
+                at = [*b[:axis], a[axis], *a[axis + 1 :]]
+                for _ in range(steps):
+                    to = [(x + way * (i == axis)) % n for i, (x, n) in enumerate(zip(at, torus.shape, strict=True))]
+                    loads[tuple(at), tuple(to)] += 1 / len(choices)
+                    at = to
+    return loads
+
+
+@pytest.mark.parametrize("name", ["v5e:2x4", "v5e:8x4", "v5e:8x16", "v5p:4x2x4", "v4:4x4x4"])
+def test_link_loads_of_an_all_to_all_are_those_of_messages_moved_one_by_one(name):
+    torus = Torus(slice_of(name))
+    assert torus.all_to_all_loads() == pytest.approx(loads_by_moving_messages(torus))
+
+
+@pytest.mark.parametrize("torus", [t for t in TORI if not t.twisted], ids=str)
+def test_link_loads_have_the_busiest_link_and_all_hops(torus):
+    loads, chips = torus.all_to_all_loads(), torus.slice.chips
+    assert len(loads) == 2 * torus.links
+    assert max(loads.values(), default=0) == torus.all_to_all_load
+    assert sum(loads.values()) == pytest.approx(torus.mean_hops * chips * (chips - 1))
+
+
 # What the vendor publishes.
 
 
@@ -197,6 +229,7 @@ def test_the_largest_pod_is_no_matter():
         (lambda: Torus(slice_of("v4:4x4x12"), twisted=True), "v4:4x4x12 cannot be twisted"),
         (lambda: Torus(slice_of("v4:2x4x4"), twisted=True), "v4:2x4x4 cannot be twisted"),
         (lambda: Torus(slice_of("v5e:8x16"), twisted=True), "v5e:8x16 cannot be twisted"),
+        (lambda: TORI[-1].all_to_all_loads(), "v5p:8x4x8_twisted is twisted.*see all_to_all_load"),
         (lambda: TORI[1].hops((0, 0), (2, 0)), r"b=\(2, 0\) is no chip of v5e:2x4; the last one is \(1, 3\)"),
         (lambda: TORI[1].hops((0, -1), (0, 0)), r"a=\(0, -1\) is no chip"),
         (lambda: TORI[1].route((0, 0, 0), (0, 0)), r"a=\(0, 0, 0\) is no chip"),

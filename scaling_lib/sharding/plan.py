@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from scaling_lib import units
 from scaling_lib.sharding.moves import KINDS, Axes, Distance, Kind, Layout, Move, Moves, Price, cuts_of, subsets
@@ -120,6 +120,23 @@ class MatmulPlan:
         from scaling_lib.sharding.words import explain  # words reads plans
 
         return explain(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Fields and totals as JSON can hold them, arrays in the notation; the runner-up is without one of its own."""
+        steps = [
+            {**vars(step), "axes": list(step.axes), "before": [str(array) for array in step.before], "after": str(step.after)}
+            for step in self.steps
+        ]
+        totals = ("communication_s", "compute_s", "lower_s", "upper_s", "seconds")
+        return {
+            "product": str(self.product),
+            "sizes": dict(self.sizes),
+            "mesh": dict(self.mesh),
+            "objective": self.objective,
+            **{name: getattr(self, name) for name in totals},
+            "steps": steps,
+            "runner_up": self.runner_up and self.runner_up.to_json(),
+        }
 
     def __str__(self) -> str:
         bounds = f"{units.human(self.lower_s, 's')} to {units.human(self.upper_s, 's')}"

@@ -57,12 +57,11 @@ def matmul_plan(
     """
     slice = slice_of(slice) if isinstance(slice, str) else slice
     product = parse_product(product, mesh) if isinstance(product, str) else product
-    wires = {"hop_s": hop_s, "start_s": start_s, "efficiency": efficiency}
     return cheapest(
         product,
         sizes,
         mesh,
-        price=_collective_s(mesh, slice, wires),
+        price=prices(mesh, slice, hop_s=hop_s, start_s=start_s, efficiency=efficiency),
         compute=_matmul_s(product, slice, dtype),
         itemsize=units.itemsize(dtype),
         objective=objective,
@@ -92,7 +91,27 @@ def placed(mesh: Mapping[str, int], slice: Slice) -> dict[str, tuple[int, ...]]:
     )
 
 
-def _collective_s(mesh: Mapping[str, int], slice: Slice, wires: Mapping[str, float]) -> Price:
+def prices(
+    mesh: Mapping[str, int], slice: Slice | str, *, hop_s: float = 0.0, start_s: float = 0.0, efficiency: float = 1.0
+) -> Price:
+    """What collectives take on a slice, as `matmul_plan` prices them: `prices(mesh, "v5e:4x4")("all-gather", ("X",), 1e6)`.
+
+    Args:
+        mesh: as in `matmul_plan`, and so are the other arguments.
+        slice: the chips, or their name.
+        hop_s: latency of a hop.
+        start_s: start-up of a collective.
+        efficiency: fraction of the links' bandwidth that is reached.
+
+    Returns:
+        A function of the kind of a step, its mesh axes, and the bytes of the larger array that a device holds before or
+        after; it gives seconds.
+
+    Raises:
+        ValueError: for a mesh that does not lie on the slice.
+    """
+    slice = slice_of(slice) if isinstance(slice, str) else slice
+    wires = {"hop_s": hop_s, "start_s": start_s, "efficiency": efficiency}
     lies = placed(mesh, slice)
     groups: dict[frozenset[str], list[Group]] = {}
 

@@ -7,6 +7,7 @@ here must load in the reader's browser: pure Python, ipywidgets that versions 7 
 from scaling_lib.show.explorers.base import LINK, Control, Explorer, View, read_size
 from scaling_lib.show.explorers.memory import memory_explorer, memory_view
 from scaling_lib.show.explorers.roofline import matmul_explorer, matmul_view, roofline_explorer, roofline_view
+from scaling_lib.show.explorers.sharding import sharding_explorer, sharding_view
 from scaling_lib.show.explorers.torus import torus_explorer, torus_view
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "read_size",
     "roofline_explorer",
     "roofline_view",
+    "sharding_explorer",
+    "sharding_view",
     "torus_explorer",
     "torus_view",
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from html import escape
+from textwrap import dedent
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,6 +23,8 @@ _COPY = (
     "getSelection().selectAllChildren(code);"  # so that the keyboard can copy where a page may not
     "navigator.clipboard?.writeText(code.textContent).then(() => say('Copied'), () => say('Selected: now copy it'))"
 )
+
+_PLACE = "display:block;white-space:pre;overflow-x:auto"
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,10 @@ class Control:
             self.widget.value = text
 
     def say(self, words: str) -> None:
-        """Show what is wrong, or nothing."""
-        text = f'<span class="explorer-problem" role="status" style="overflow-wrap:anywhere">⚠ {escape(words)}</span>'
+        """Show what is wrong, or nothing. Lines after the first point at a place in the text, so they keep their columns."""
+        first, *more = words.split("\n")
+        place = f'<code tabindex="0" style="{_PLACE}">{escape(dedent(chr(10).join(more)))}</code>' if more else ""
+        text = f'<span class="explorer-problem" role="status" style="overflow-wrap:anywhere">⚠ {escape(first)}{place}</span>'
         self.problem.value = text if words else ""
 
 
@@ -87,9 +92,11 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     Args:
         name: of the explorer, in links.
-        controls: by the name of their value in the state; one is called "chip".
+        controls: by the name of their value in the state.
         view: makes the picture of a state.
         prepare: runs before each new picture, for controls that depend on others.
+        joint: the control beside which it is said that values do not go together.
+        helpers: widgets above the controls that are no part of the state; a change of one runs `prepare`, too.
 
     Attributes:
         name: of the explorer, in links.
@@ -106,19 +113,21 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         controls: Mapping[str, Control],
         view: Callable[..., View],
         prepare: Callable[[], None] = lambda: None,
+        joint: str = "chip",
+        helpers: Sequence[Any] = (),
     ) -> None:
-        self.name, self.controls, self._view, self._prepare = name, controls, view, prepare
+        self.name, self.controls, self._view, self._prepare, self._joint = name, controls, view, prepare, joint
         self.state: dict[str, Any] = {}
         self.shown = View("", "", "", "")
         self._updating = False
         self._outputs = tuple(widgets.HTML(layout=widgets.Layout(max_width="100%")) for _ in range(3))
         self._update()
         refused = self._follow_link() if LINK.get("explorer") == name else {}
-        for control in controls.values():
-            control.widget.observe(self._update, names="value")
+        for widget in (*helpers, *(control.widget for control in controls.values())):
+            widget.observe(self._update, names="value")
         for field, words in refused.items():
             controls[field].say(words)
-        rows = [_row(control.widget, control.problem) for control in controls.values()]
+        rows = [*map(_row, helpers), *(_row(control.widget, control.problem) for control in controls.values())]
         super().__init__(children=(*rows, *self._outputs), layout=widgets.Layout(max_width="100%"))
         self.add_class("explorer")
         self.add_class(f"explorer-{name}")
@@ -150,8 +159,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             if not problems:
                 try:
                     self._show(state, self._view(**state))
-                except ValueError as error:  # each value is fine, but not together on this chip
-                    problems["chip"] = str(error)
+                except ValueError as error:  # each value is fine, but not together
+                    problems[self._joint] = str(error)
             for field, control in self.controls.items():
                 control.say(problems.get(field, ""))
         finally:

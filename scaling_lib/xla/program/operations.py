@@ -86,6 +86,7 @@ class Matmul:
             passes of bf16.
         name: the instruction's name.
         op_name: the operation of the source program.
+        elements: of both operands and the result; 0 in a record older than this field.
     """
 
     flops: int
@@ -95,6 +96,7 @@ class Matmul:
     precision: str = "default"
     name: str = ""
     op_name: str = ""
+    elements: int = 0
 
 
 @dataclass(frozen=True)
@@ -269,9 +271,10 @@ def _matmul(visit: hlo.Visit) -> tuple[Matmul, tuple[str, ...]]:
     path = (*visit.callers, one)
     while len(path) > 1 and path[-1].cycles is None and path[-1].opcode != "while":
         path = path[:-1]
-    operand = visit.computation.instructions[one.operands[0]].arrays[0]
+    operand, other = (visit.computation.instructions[name].arrays[0] for name in one.operands[:2])
+    elements = operand.elements + other.elements + one.arrays[0].elements
     precision = re.findall(r"\w+", one.attributes.get("operand_precision", "default"))[0]
-    matmul = Matmul(flops.of(visit), visit.times, path[-1].cycles, _dtype(operand), precision, one.name, one.op_name)
+    matmul = Matmul(flops.of(visit), visit.times, path[-1].cycles, _dtype(operand), precision, one.name, one.op_name, elements)
     return matmul, tuple(step.name for step in path)
 
 
