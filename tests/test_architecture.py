@@ -22,8 +22,7 @@ MAY_IMPORT = {
     "transformer": {"units", "catalog", "hardware", "roofline"},
     "show": {*CORE},
     "xla": {*CORE},
-    "cli": {*CORE, "cli_count", "show", "xla"},
-    "cli_count": {"units", "transformer"},
+    "cli": {*CORE, "show", "xla"},
 }
 
 
