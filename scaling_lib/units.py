@@ -126,9 +126,14 @@ def number(name: str, value: object, *, minimum: float | None = None) -> float:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Words for an error message: the names in `known` close to `name`, or all of them where none is close."""
+    """Words for an error message: the names in `known` close to `name`, or all of them where none is close.
+
+    Of more than forty, the first dozen stand for all.
+    """
     import difflib  # only errors need it
 
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known: {', '.join(names)}"
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"known: {', '.join(names if len(names) <= 40 else [*names[:12], f'and {len(names) - 12} more'])}"

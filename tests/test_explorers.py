@@ -1,6 +1,7 @@
 """Explorers: what they show is what the library says, in every state that their controls allow."""
 
 import itertools
+import json
 import re
 import subprocess
 import sys
@@ -13,16 +14,21 @@ import pytest
 from bs4 import BeautifulSoup
 
 from scaling_lib import roofline as rl
+from scaling_lib import transformer as tf
 from scaling_lib import units
 from scaling_lib.hardware import CHIPS, Slice, chip, slice_of
 from scaling_lib.sharding import matmul_plan, parse_product
-from scaling_lib.show import explorers, holdings, palette, plots, svg
+from scaling_lib.show import explorers, holdings, kv_cache, palette, plots, svg, treemap
 from scaling_lib.show.explorers import (
     base,
+    cache_explorer,
+    cache_view,
     matmul_explorer,
     matmul_view,
     memory_explorer,
     memory_view,
+    model_explorer,
+    model_view,
     roofline_explorer,
     roofline_view,
     sharding_explorer,
@@ -30,6 +36,8 @@ from scaling_lib.show.explorers import (
     torus_explorer,
     torus_view,
 )
+from scaling_lib.show.explorers.cache import USUAL, read_models
+from scaling_lib.show.explorers.model import AREAS, DTYPES, read_model
 from scaling_lib.show.explorers.sharding import EXAMPLES, SLICES, STEPS
 from scaling_lib.torus import Torus
 from scaling_lib.units import human
@@ -38,11 +46,26 @@ ROOT = Path(__file__).parents[1]
 WITH_ROOFLINE = [c for c in CHIPS.values() if c.peak_flops_per_s and "hbm_bytes_per_s" in c.figures]
 WITH_HBM = [c for c in CHIPS.values() if "hbm_bytes_per_s" in c.figures]
 WITH_TORUS = [c for c in CHIPS.values() if c.pod_shape and "ici_link_bytes_per_s" in c.figures]
-EXPLORERS = [roofline_explorer, matmul_explorer, memory_explorer, torus_explorer, sharding_explorer]
+EXPLORERS = [
+    roofline_explorer,
+    matmul_explorer,
+    memory_explorer,
+    torus_explorer,
+    sharding_explorer,
+    model_explorer,
+    cache_explorer,
+]
 CASE_2 = {
     "slice": "v5e:4x4", "mesh": "X=4, Y=4", "product": "A[I, J_X] · B[J, K_Y] -> C[I, K_Y]",
     "sizes": "I=8192, J=4096, K=16384", "dtype": "bf16", "objective": "sum", "steps": "all",
 }  # fmt: skip
+LLAMA = {
+    "model_type": "llama", "hidden_size": 3072, "num_hidden_layers": 5, "num_attention_heads": 24, "num_key_value_heads": 8,
+    "head_dim": 128, "intermediate_size": 7168, "vocab_size": 1001, "tie_word_embeddings": False, "rope_scaling": None,
+}  # fmt: skip
+PASTED = json.dumps(LLAMA, separators=(",", ":"))
+MODEL = {"model": "Llama-3 8B", "T": 8192, "B": 1, "dtype": "bf16", "area": "parameters"}
+CACHE = {"models": USUAL, "S": 32768, "B": 1, "dtype": "bf16", "chip": "v5e"}
 PAIRS = [(c.name, dtype) for c in WITH_ROOFLINE for dtype in c.peak_flops_per_s]
 
 
@@ -703,6 +726,162 @@ def test_sizes_as_people_write_them(typed, shown):
     assert explorer.state["sizes"] == shown
 
 
+# Models and their caches.
+
+
+@pytest.mark.parametrize("name", ["GPT-2 small", "Llama-3 70B", "Mixtral 8x7B", "DeepSeek-V3", "Gemma-3 27B"])
+def test_the_model_view_shows_what_the_library_says(name):
+    T, B, m = 4097, 3, tf.model(name)
+    shown = rows(model_view(name, T, B, "int8", "parameters"))
+    weights, cache = tf.weight_bytes(m, "int8").total, tf.kv_cache_bytes(m, S=T, B=B, dtype="int8")
+    train = [tf.train_flops(m, T=T, causal=causal).model_flops / T for causal in (True, False)]
+    assert shown["parameters"] == f"{tf.parameters(m).total:,}"
+    active = [text for row, text in shown.items() if row.startswith("active")]
+    assert active == [f"{tf.active_parameters(m, counting):,}" for counting in tf.COUNTINGS]
+    assert shown["train, a token"] == f"{human(train[0], 'FLOPs')} causal, {human(train[1], 'FLOPs')} without a mask"
+    assert shown["weights"] == human(weights, "GiB" if weights >= units.GIB else "B")
+    assert shown["KV cache, batch"] == human(cache, "GiB" if cache >= units.GIB else "B")
+    assert shown["KV cache, a token"] == human(tf.kv_cache_bytes(m, S=1, dtype="int8"), "B")
+    decode = tf.forward_flops(m, T=1, S=T, causal=True, absorbed=m.latent is not None).total
+    assert shown["decode, token T"] == human(decode, "FLOPs")
+    assert human(16 * tf.parameters(m).total, "GiB") in shown["training states"]
+    kept = tf.activation_bytes(m, T=T, B=B, flash=True, dtype="int8").total_bytes
+    assert human(kept, "GiB" if kept >= units.GIB else "B") in shown["activations"]
+
+
+def test_one_model_in_full():
+    view = model_view(**MODEL)
+    assert BeautifulSoup(view.numbers, "html.parser").get_text("|") == (
+        "Llama-3 8B|: 8.03 billion parameters. To serve 1 × 8,192 tokens: 16 GiB, weights and KV cache in bf16."
+        "|parameters|8,030,261,248|active, without idle experts|8,030,261,248|active, and without lookups|7,504,924,672"
+        "|active, in matmuls|7,504,658,432|active, in layers|6,979,588,096"
+        "|train, a token|51.5 GFLOPs causal, 57.9 GFLOPs without a mask"
+        "|forward, a token|17.2 GFLOPs causal, 19.3 GFLOPs without a mask|decode, token T|19.3 GFLOPs"
+        "|weights|15 GiB|KV cache, a token|131 kB|KV cache, batch|1 GiB|training states|120 GiB, Adam, 16 B a parameter"
+        "|activations|38.1 GiB with flash; 6.04 GiB with full remat"
+    )
+    assert view.svg == treemap.parameters(tf.model("Llama-3 8B")).svg
+    assert model_view(**MODEL | {"area": "FLOPs"}).svg == treemap.flops(tf.model("Llama-3 8B"), T=8192, causal=True).svg
+
+
+def test_a_pasted_configuration_counts_as_the_model_it_describes():
+    explorer = model_explorer()
+    (pick,) = [child.children[0] for child in explorer.children[:1]]
+    move(explorer, model=json.dumps(LLAMA, indent=2))
+    assert explorer.state["model"] == PASTED
+    assert pick.value == "your own"
+    known = tf.Transformer.from_hf_config(LLAMA)
+    assert rows(explorer.shown)["parameters"] == f"{tf.parameters(known).total:,}"
+    pick.value = "Mixtral 8x7B"
+    assert explorer.state["model"] == explorer.controls["model"].widget.value == "Mixtral 8x7B"
+    move(explorer, model="llama3-70b ")
+    assert (pick.value, explorer.state["model"]) == ("Llama-3 70B", "Llama-3 70B")
+    assert list(pick.options) == ["your own", *tf.MODELS]
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("", "no model: pick one, write its name, or paste a config.json"),
+        ("llama9", "did you mean"),
+        ("{", "config.json does not read: Expecting property name"),
+        ('{"a":' * 100_000, "nested too deep"),
+        ('{"model_type": "llama"}', "config has no 'num_hidden_layers', which llama needs"),
+        ('{"model_type": "t5"}', "an encoder-decoder"),
+        ('{"model_type": "<b>"}', "model_type='<b>'"),
+        (PASTED.replace("24", "23"), "does not divide"),
+    ],
+)
+def test_a_model_that_is_none_is_said_beside_its_field(typed, words):
+    explorer = model_explorer()
+    before = on_screen(explorer)
+    move(explorer, model=typed)
+    assert words in problem(explorer, "model")
+    assert [field for field in explorer.controls if problem(explorer, field)] == ["model"]
+    assert on_screen(explorer) == before
+    move(explorer, model=MODEL["model"])
+    assert problem(explorer, "model") == ""
+
+
+def test_every_model_of_the_catalog_can_be_explored_with_room_for_its_labels():
+    for name in tf.MODELS:
+        for area in AREAS:
+            assert_room(model_view(name, 8192, 1, "bf16", area).svg)
+
+
+@pytest.mark.parametrize("model", ["DeepSeek-V3", PASTED])
+def test_the_model_code_to_copy_gives_the_same_numbers(model, capsys):
+    for area in AREAS:
+        view = model_view(model, 4096, 3, "int8", area)
+        code = BeautifulSoup(view.python, "html.parser").find("pre", class_="explorer-python").code.text
+        exec(code, names := {})
+        assert names["model"] == read_model(model)
+        assert f"{names['total']:,}" == rows(view)["parameters"]
+        assert rows(view)["train, a token"].startswith(human(names["train"], "FLOPs"))
+        assert eval(code.splitlines()[-1], names).svg == view.svg
+        assert f"KV cache {names['cache']:,.0f} B" in capsys.readouterr().out
+        assert max(map(len, code.splitlines())) <= 70
+
+
+def test_the_cache_view_shows_what_the_library_says():
+    S, B = 70_001, 3
+    view = cache_view(USUAL, S, B, "int8", "v6e")
+    hbm = chip("v6e").hbm_bytes
+    for name, text in rows(view).items():
+        m = tf.model(name)
+        size = tf.kv_cache_bytes(m, S=S, B=B, dtype="int8")
+        assert text.startswith(f"{human(size, 'B')}, {human(100 * size / hbm)} % of HBM; all of it holds ")
+        most = int(re.search(r"holds ([\d,]+) tokens", text)[1].replace(",", ""))
+        assert tf.kv_cache_bytes(m, S=most, B=B, dtype="int8") <= hbm < tf.kv_cache_bytes(m, S=most + 1, B=B, dtype="int8")
+    assert [*rows(view)] == USUAL.split(", ")
+    assert "of DeepSeek-V3 to" in BeautifulSoup(view.numbers, "html.parser").text
+    assert view.svg == kv_cache.curves(read_models(USUAL), B=B, dtype="int8", chip=chip("v6e")).svg
+
+
+def test_one_cache_in_full():
+    assert BeautifulSoup(cache_view("Gemma-3 27B, Llama-2 7B", 32768, 1, "bf16", "v5e").numbers, "html.parser").get_text("|") == (
+        "1 × 32,768 tokens in bf16: |3.12 GB| of Gemma-3 27B to |17.2 GB| of Llama-2 7B. v5e has 16 GiB, here without weights."
+        "|Gemma-3 27B|3.12 GB, 18.2 % of HBM; all of it holds 204,390 tokens"
+        "|Llama-2 7B|17.2 GB, 100 % of HBM; all of it holds 32,768 tokens"
+    )
+
+
+def test_a_chosen_model_is_added_after_the_others():
+    explorer = cache_explorer(models="llama3-8b")
+    add = explorer.children[0].children[0]
+    add.value = "Mistral 7B"
+    assert explorer.state["models"] == explorer.controls["models"].widget.value == "Llama-3 8B, Mistral 7B"
+    assert add.value == "choose one"
+    move(explorer, models="")
+    assert "models names 0 of them; give 1 to 6" in problem(explorer, "models")
+    add.value = "PaLM 8B"
+    assert explorer.state["models"] == "PaLM 8B"
+    add.value = "PaLM 8B"
+    assert "models names PaLM 8B twice" in problem(explorer, "models")
+    move(explorer, models=USUAL)
+    add.value = "PaLM 8B"
+    assert "models names 7 of them; give 1 to 6" in problem(explorer, "models")
+    assert list(add.options) == ["choose one", *tf.MODELS]
+
+
+def test_the_cache_code_to_copy_gives_the_same_numbers(capsys):
+    view = cache_view(USUAL, 70_001, 3, "int8", "v5p")
+    code = BeautifulSoup(view.python, "html.parser").find("pre", class_="explorer-python").code.text
+    exec(code, names := {})
+    printed = dict(line.rsplit(" ", 1) for line in capsys.readouterr().out.splitlines())
+    assert [*printed] == [*rows(view)]
+    assert all(rows(view)[name].startswith(human(float(size), "B")) for name, size in printed.items())
+    assert eval(code.splitlines()[-1], names).svg == view.svg
+    assert max(map(len, code.splitlines())) <= 70
+
+
+def test_caches_of_any_six_models_are_drawn_with_room_for_their_labels():
+    many = [*tf.MODELS]
+    for start in range(0, len(many), 6):
+        for B, dtype, c in itertools.product((1, 10**6), ("f32", "int4"), ("v5e", "b200")):
+            assert_room(cache_view(", ".join(many[start : start + 6]), 4096, B, dtype, c).svg)
+
+
 # The controls.
 
 
@@ -752,7 +931,23 @@ def test_moving_each_control_of_sharding_shows_the_view_of_the_new_state():
         assert on_screen(explorer) == html_of(explorer.shown)
 
 
+def test_moving_each_control_of_the_model_and_the_cache_shows_the_view_of_the_new_state():
+    model = model_explorer()
+    for change in ({"model": "DeepSeek-V3"}, {"T": "300"}, {"B": "7"}, {"dtype": "int4"}, {"area": "FLOPs"}):
+        move(model, **change)
+        assert model.state == {**model.state, **{name: int(v) if name in "TB" else v for name, v in change.items()}}
+        assert model.shown == model_view(**model.state)
+        assert on_screen(model) == html_of(model.shown)
+    cache = cache_explorer()
+    for change in ({"models": "Qwen3 8B, Kimi-K2"}, {"S": "300"}, {"B": "7"}, {"dtype": "int4"}, {"chip": "h100"}):
+        move(cache, **change)
+        assert cache.state == {**cache.state, **{name: int(v) if name in "SB" else v for name, v in change.items()}}
+        assert cache.shown == cache_view(**cache.state)
+        assert on_screen(cache) == html_of(cache.shown)
+
+
 def test_every_chip_that_an_explorer_has_figures_for_is_offered():
+    assert list(cache_explorer().controls["chip"].widget.options) == [c.name for c in CHIPS.values() if "hbm_bytes" in c.figures]
     assert list(memory_explorer().controls["chip"].widget.options) == [c.name for c in WITH_HBM]
     assert list(torus_explorer().controls["chip"].widget.options) == [c.name for c in WITH_TORUS]
 
@@ -851,6 +1046,16 @@ def test_a_wrong_argument_is_an_error_and_aliases_are_taken():
         sharding_explorer(product="A[I_X, J] · B[J, K] -> C[I, K_X]", steps="textbook")
     with pytest.raises(ValueError, match="steps='few' is unknown"):
         sharding_view(**CASE_2 | {"steps": "few"})
+    for wrong in ({"model": "llama9"}, {"T": 0}, {"B": 1.5}, {"dtype": "f64"}, {"area": "bytes"}):
+        with pytest.raises(ValueError, match=str(*wrong)):
+            model_explorer(**wrong)
+    with pytest.raises(ValueError, match="area='bytes' is unknown"):
+        model_view(**MODEL | {"area": "bytes"})
+    for wrong in ({"models": ","}, {"S": -1}, {"B": 0}, {"dtype": "f64"}, {"chip": "v9"}):
+        with pytest.raises(ValueError, match=str(*wrong)):
+            cache_explorer(**wrong)
+    assert cache_explorer(models="llama3-8b,qwen3 8b", dtype="bfloat16").state["models"] == "Llama-3 8B, Qwen3 8B"
+    assert set(DTYPES) <= set(units.ITEMSIZE)
     for wrong in ({"m": 0}, {"x": "f64"}, {"x": "fp8", "w": "fp8"}):
         with pytest.raises(ValueError, match=r"m=|x=|dtype="):
             matmul_explorer(**wrong)
@@ -868,6 +1073,10 @@ def test_a_wrong_argument_is_an_error_and_aliases_are_taken():
         (memory_explorer, {"chip": "h100", "dtype": "int4", "log2_elements": 36}),
         (torus_explorer, {"chip": "v5p", "shape": "4x8x8_twisted", "a": "3, 0, 7", "b": "1, 5, 2"}),
         (torus_explorer, {"chip": "v6e", "shape": "2x4", "a": "0, 3", "b": "0, 3"}),
+        (model_explorer, {"model": "DeepSeek-V3", "T": 1, "B": 77, "dtype": "fp4", "area": "FLOPs"}),
+        (model_explorer, MODEL | {"model": PASTED}),
+        (cache_explorer, {"models": "Kimi-K2", "S": 10**6, "B": 7, "dtype": "fp8", "chip": "b200"}),
+        (cache_explorer, CACHE),
         (sharding_explorer, CASE_2 | {"objective": "max", "dtype": "int8"}),
         (
             sharding_explorer,
@@ -938,6 +1147,22 @@ def test_bad_values_of_a_link_to_a_sharding_are_left_out_too(link):
     assert "<script>" not in explorer.controls["product"].problem.value
 
 
+def test_bad_values_of_a_link_to_a_model_and_a_cache_are_left_out_too(link):
+    link(explorer="model", model="<script>", T="0", B="3", dtype="f64", area="FLOPs")
+    explorer = model_explorer()
+    assert explorer.state == MODEL | {"B": 3, "area": "FLOPs"}
+    assert {field for field in explorer.controls if "link's value was left out" in problem(explorer, field)} == {
+        "model",
+        "T",
+        "dtype",
+    }
+    assert "<script>" not in explorer.controls["model"].problem.value
+    link(explorer="cache", models="GPT-3 175B, GPT-9", S="x", chip="v6e")
+    explorer = cache_explorer()
+    assert explorer.state == CACHE | {"chip": "v6e"}
+    assert {field for field in explorer.controls if "link's value was left out" in problem(explorer, field)} == {"models", "S"}
+
+
 def test_a_slice_that_a_chip_of_a_link_does_not_offer_is_left_out_with_its_coordinates(link):
     link(explorer="torus", chip="v5e", shape="4x4x8_twisted", a="0,0,3", b="3,0,1")
     explorer = torus_explorer(chip="v5p", shape="4x4x4")
@@ -998,5 +1223,5 @@ def test_an_explorer_loads_nothing_but_ipywidgets():
 
 
 def test_the_figure_loads_the_standard_library_alone():
-    figures = "from scaling_lib.show import hierarchy, holdings, mxu, palette, svg, tensor_core, wiring"
+    figures = "from scaling_lib.show import hierarchy, holdings, kv_cache, mxu, palette, svg, tensor_core, treemap, wiring"
     assert modules_after(figures) - modules_after("") == {"scaling_lib"}

@@ -280,6 +280,10 @@ OSS = next(row["config"] for row in CONFIGS if row["model"] == "gpt-oss-20b")
         (OSS | {"layer_types": ["full_attention"]}, "1 layer_types, num_hidden_layers=24"),
         (OSS | {"layer_types": ["linear_attention"] * 24}, "'linear_attention', which is not counted here"),
         (OSS | {"experts_per_token": 2}, "contradicts itself: num_experts_per_tok=4, experts_per_token=2"),
+        ({"model_type": ["llama"]}, r"model_type=\['llama'\], whose layers are not known here"),
+        ({**LLAMA, "architectures": 3}, "config has a value of a kind that llama does not have there: 'int' object"),
+        ({**OSS, "layer_types": 7}, "config has a value of a kind that gpt_oss does not have there"),
+        ({**LLAMA, "num_hidden_layers": 10**9}, "n_layers=1000000000 is more than 10,000; was a width meant?"),
         ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, "no 'num_hidden_layers'"),
     ],
 )

@@ -140,3 +140,8 @@ def test_names_that_numpy_reads_otherwise_are_refused(name):
     # numpy: f4 is float32 and i8 is int64, eight times the size of fp4 and int8.
     with pytest.raises(ValueError, match=f"dtype='{name}' is unknown"):
         units.itemsize(name)
+
+
+def test_of_many_names_the_first_dozen_are_listed():
+    assert units.near("zzz", map(str, range(10, 50))).endswith(", 48, 49")
+    assert units.near("zzz", map(str, range(10, 51))).endswith(", 20, 21, and 29 more")

@@ -12,3 +12,12 @@ COLORS: Mapping[str, str] = {
 
 NEUTRAL = "#333333"
 """Points and text on white; SVG figures take the color of the text around them instead."""
+
+PARTS: Mapping[str, str] = {
+    "attention": "#332288", "scores": "#AA4499", "mlp": "#44AA99", "experts": "#117733", "idle": "#BBCCBB",
+    "shared_experts": "#999933", "embedding": "#DDCC77", "head": "#CC6677", "rest": "#888888",
+}  # fmt: skip
+"""One color a part of a Transformer, and none that a resource has (Paul Tol's "muted"); "idle" are experts that a token skips."""
+
+MODELS: tuple[str, ...] = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
+"""Colors of the models of one figure, in turn (Paul Tol's "bright")."""

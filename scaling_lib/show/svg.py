@@ -112,6 +112,11 @@ def tick(value: float) -> str:
     return units.human(value, "B").removesuffix("B").rstrip()
 
 
+def shortened(text: str, most: int = 24) -> str:
+    """Text of at most so many characters: the rest of a longer one is dots."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A finished figure; shows itself in a notebook and on the page, and prints as its description.

@@ -16,6 +16,8 @@ from typing import Any, Literal
 from scaling_lib.transformer.blocks import Experts, Latent, check_counts, check_sizes
 
 LayerKind = Literal["global", "local", "chunked"]
+MAX_LAYERS = 10_000
+"""No model has as many; counts go through the layers one by one."""
 LAYER_KINDS = ("global", "local", "chunked")
 Norms = Literal["pre", "post", "both", "shared"]
 
@@ -122,6 +124,8 @@ class Transformer:
         check_sizes(self, "head_dim")
 
     def _check_layers(self) -> None:
+        if self.L > MAX_LAYERS:
+            raise ValueError(f"n_layers={self.L} is more than {MAX_LAYERS:,}; was a width meant?")
         object.__setattr__(self, "layer_pattern", tuple(self.layer_pattern))
         if not self.layer_pattern or not set(self.layer_pattern) <= set(LAYER_KINDS):
             raise ValueError(f"layer_pattern={self.layer_pattern!r}: give one or more of {', '.join(map(repr, LAYER_KINDS))}")

@@ -28,10 +28,13 @@ def read(config: Mapping[str, Any]) -> Transformer:
         )
     if kind is None:
         raise ValueError(f"config has no 'model_type'; known: {', '.join(sorted(FAMILIES))}")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(f"config has model_type={kind!r}, whose layers are not known here; {units.near(str(kind), FAMILIES)}")
-    _check_architecture(config, str(kind))
-    return FAMILIES[kind](Config(config, str(kind)))
+    try:
+        _check_architecture(config, kind)
+        return FAMILIES[kind](Config(config, kind))
+    except (TypeError, OverflowError) as error:  # text or a list where a number belongs, or the other way
+        raise ValueError(f"config has a value of a kind that {kind} does not have there: {error}") from error
 
 
 def _check_architecture(config: Mapping[str, Any], kind: str) -> None:

@@ -5,7 +5,9 @@ here must load in the reader's browser: pure Python, ipywidgets that versions 7 
 """
 
 from scaling_lib.show.explorers.base import LINK, Control, Explorer, View, read_size
+from scaling_lib.show.explorers.cache import cache_explorer, cache_view
 from scaling_lib.show.explorers.memory import memory_explorer, memory_view
+from scaling_lib.show.explorers.model import model_explorer, model_view
 from scaling_lib.show.explorers.roofline import matmul_explorer, matmul_view, roofline_explorer, roofline_view
 from scaling_lib.show.explorers.sharding import sharding_explorer, sharding_view
 from scaling_lib.show.explorers.torus import torus_explorer, torus_view
@@ -15,10 +17,14 @@ __all__ = [
     "Control",
     "Explorer",
     "View",
+    "cache_explorer",
+    "cache_view",
     "matmul_explorer",
     "matmul_view",
     "memory_explorer",
     "memory_view",
+    "model_explorer",
+    "model_view",
     "read_size",
     "roofline_explorer",
     "roofline_view",

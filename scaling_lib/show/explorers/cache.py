@@ -1,0 +1,133 @@
+"""The cache explorer: how the KV caches of several models grow with the context, and what a chip's memory holds of them."""
+
+from __future__ import annotations
+
+from html import escape
+
+import ipywidgets as widgets
+
+from scaling_lib import hardware, transformer, units
+from scaling_lib.hardware import Chip
+from scaling_lib.show import kv_cache
+from scaling_lib.show.explorers.base import Explorer, View, control, dropdown, link, python, size_field, words_and_table
+from scaling_lib.show.explorers.model import DTYPES
+from scaling_lib.show.hierarchy import capacity
+from scaling_lib.show.palette import MODELS as COLORS
+from scaling_lib.transformer import Transformer
+
+USUAL = "GPT-3 175B, Llama-2 7B, Llama-3 8B, PaLM 540B, Gemma-3 27B, DeepSeek-V3"
+"""Multi-head, twice; grouped-query; multi-query; sliding windows; a latent."""
+
+_ADD = "choose one"
+_ENDLESS = 10**12
+
+
+def cache_view(models: str, S: int, B: int, dtype: str, chip: str) -> View:
+    """The cache explorer for one state.
+
+    Args:
+        models: names of one to six models of the catalog, with commas between them.
+        S: tokens of context for which sizes are told.
+        B: sequences, all of that length.
+        dtype: of keys and values.
+        chip: whose HBM is drawn across.
+
+    Raises:
+        ValueError: for unknown or too many models, and sizes out of range.
+    """
+    many, on = read_models(models), hardware.chip(chip)
+    S, B = units.size("S", S), units.size("B", B)
+    sizes = {model: transformer.kv_cache_bytes(model, S=S, B=B, dtype=dtype) for model in many}
+    rows = {
+        str(model): f"{units.human(size, 'B')}, {units.human(100 * size / on.hbm_bytes)} % of HBM; {_held(model, B, dtype, on)}"
+        for model, size in sizes.items()
+    }
+    least, most = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+    words = f"{B:,} × {S:,} tokens in {escape(dtype)}: <b>{units.human(sizes[least], 'B')}</b> of {escape(str(least))}"
+    if sizes[most] > sizes[least]:
+        words += f" to <b>{units.human(sizes[most], 'B')}</b> of {escape(str(most))}"
+    words += f". {on} has {capacity(on.hbm_bytes)}, here without weights."
+    drawing = kv_cache.curves(many, B=B, dtype=dtype, chip=on)
+    to_this = link("cache", models=models, S=S, B=B, dtype=dtype, chip=chip)
+    return View(words_and_table(words, rows), drawing.svg, python(_code(many, S, B, dtype, on)), to_this)
+
+
+def cache_explorer(*, models: str = USUAL, S: int = 32768, B: int = 1, dtype: str = "bf16", chip: str = "v5e") -> Explorer:
+    """The KV cache against the context, for several models: grouped queries, latents and windows, and the HBM of a chip.
+
+    Args:
+        models: names of one to six models, with commas between them.
+        S: tokens of context for which sizes are told.
+        B: sequences, all of that length.
+        dtype: of keys and values.
+        chip: whose HBM is drawn across.
+
+    Raises:
+        ValueError: for a value that the control cannot hold.
+    """
+    chips = [c.name for c in hardware.CHIPS.values() if "hbm_bytes" in c.figures]
+    add = control(widgets.Dropdown, "add a model", options=(_ADD, *transformer.MODELS), value=_ADD).widget
+    controls = {
+        "models": control(widgets.Textarea, "models", _spelled, value="", rows=3),
+        "S": size_field("S", "S, context"),
+        "B": size_field("B", "B, sequences"),
+        "dtype": dropdown("number format", DTYPES),
+        "chip": dropdown("chip", chips),
+    }
+    text = controls["models"].widget
+
+    def follow() -> None:
+        """Write the model that was chosen after the others."""
+        if add.value != _ADD:
+            text.value = ", ".join([*([text.value.strip(" ,\n")] if text.value.strip(" ,\n") else []), add.value])
+            add.value = _ADD
+
+    start = {"models": _spelled(models), "S": S, "B": B, "dtype": units.dtype_name(dtype), "chip": hardware.chip(chip).name}
+    for field, value in start.items():
+        controls[field].fill(field, str(value))
+    return Explorer("cache", controls, cache_view, follow, helpers=(add,))
+
+
+def read_models(text: str) -> tuple[Transformer, ...]:
+    """The models whose names stand in text, with commas between them.
+
+    Raises:
+        ValueError: for an unknown name, one given twice, none, or more than a figure has colors for.
+    """
+    many = tuple(transformer.model(name.strip()) for name in text.split(",") if name.strip())
+    for at, model in enumerate(many):
+        if model in many[:at]:
+            raise ValueError(f"models names {model} twice; leave one out")
+    if not 1 <= len(many) <= len(COLORS):
+        raise ValueError(f"models names {len(many)} of them; give 1 to {len(COLORS)}")
+    return many
+
+
+def _spelled(text: str) -> str:
+    return ", ".join(map(str, read_models(text)))
+
+
+def _held(model: Transformer, B: int, dtype: str, chip: Chip) -> str:
+    """The most tokens of context that fit into the chip's memory."""
+    low, high = 0, _ENDLESS
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = transformer.kv_cache_bytes(model, S=middle, B=B, dtype=dtype) <= chip.hbm_bytes
+        low, high = (middle, high) if fits else (low, middle)
+    return "holds any length" if low == _ENDLESS - 1 else f"all of it holds {low:,} tokens"
+
+
+def _code(models: tuple[Transformer, ...], S: int, B: int, dtype: str, chip: Chip) -> str:
+    names = "".join(f'    "{model}",\n' for model in models)
+    return f"""\
+from scaling_lib import transformer as tf
+from scaling_lib.hardware import chip
+from scaling_lib.show import kv_cache
+
+names = [
+{names}]
+models = [tf.model(name) for name in names]
+how = dict(B={B}, dtype="{dtype}")
+for model in models:
+    print(model, tf.kv_cache_bytes(model, S={S}, **how))
+kv_cache.curves(models, chip=chip("{chip}"), **how)"""
