@@ -64,6 +64,12 @@ def test_the_appendix_shows_every_figure_of_the_catalog(c, shown):
     assert str(tables.sources(c)) in shown
 
 
+def test_the_appendix_shows_every_model_of_the_catalog_and_its_source():
+    notebook = nbformat.read(Path(__file__).parents[1] / "chapters/appendix-models.ipynb", as_version=4)
+    shown = [out.data["text/plain"] for cell in notebook.cells for out in cell.get("outputs", []) if "data" in out]
+    assert shown == [str(tables.models()), str(tables.model_sources())]
+
+
 def test_a_change_of_any_constant_turns_the_appendix_red(monkeypatch, shown):
     """Proof that the test above guards every constant: change each by 1 % and see that it would fail."""
     for i, row in enumerate(ROWS):

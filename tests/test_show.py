@@ -3,6 +3,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from scaling_lib import roofline as rl
+from scaling_lib import transformer as tf
 from scaling_lib.hardware import CHIPS, chip
 from scaling_lib.show import check, plots, tables
 
@@ -151,6 +152,31 @@ def test_facts_have_a_row_for_each_figure_any_chip_has():
 def test_conflicts_say_by_how_much_the_other_figure_differs():
     row = next(r for r in tables.conflicts().rows if r["chip"] == "v5e" and r["other"] == "810 GB/s")
     assert (row["chosen"], row["differs by"]) == ("819 GB/s", "-1.1%")
+
+
+def test_models_show_their_shape_and_counts():
+    small, mixture = tables.models(["llama3-8b", "DeepSeek-V3"]).rows
+    assert small == {
+        "family": "Llama-3", "model": "Llama-3 8B", "L": "32", "D": "4,096", "F": "14,336", "N": "32", "K": "8", "H": "128",
+        "V": "128,256", "attention": "grouped", "experts": tables.ABSENT, "parameters": "8,030,261,248",
+        "active": tables.ABSENT, "KV a token": "131 kB",
+    }  # fmt: skip
+    assert (mixture["attention"], mixture["experts"]) == ("latent", "8 of 256, 2,048 wide, 1 shared")
+    assert mixture["active"] == f"{tf.active_parameters(tf.model('DeepSeek-V3'), 'all'):,}"
+    scout, gemma = tables.models(["Gemma-3 27B", "Llama-4 Scout"]).rows
+    assert scout["F"] == tables.ABSENT
+    assert gemma["attention"] == "grouped, 52 of 62 layers 1,024"
+    assert [row["attention"] for row in tables.models(["PaLM 8B", "GPT-2 small"]).rows] == ["multi-head", "multi-query"]
+
+
+def test_all_models_are_listed_each_with_its_source_and_each_family_is_named_once():
+    shown = tables.models().rows
+    assert [row["model"] for row in shown] == [row["model"] for row in tables.model_sources().rows] == [*tf.MODELS]
+    families = [row["family"] for row in shown if row["family"]]
+    assert len(families) == len(set(families))
+    assert all(row["source"] and row["date"] for row in tables.model_sources().rows)
+    (row,) = tables.model_sources(["Llama-3 8B"]).rows
+    assert (row["published"], row["counted from it"], row["known"]) == ("8.03 B", "+0.00%", "seen")
 
 
 def test_numbers_in_tables_stay_as_they_were_written():

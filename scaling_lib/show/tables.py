@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tabulate import tabulate
 
-from scaling_lib import catalog, hardware, units
+from scaling_lib import catalog, hardware, transformer, units
 from scaling_lib.hardware import Chip
+from scaling_lib.transformer import Transformer
 
 ABSENT = "—"
 MAIN_QUANTITIES: Sequence[str] = ("hbm_bytes", "hbm_bytes_per_s", "ici_link_bytes_per_s", "ici_axes", "fabric_bytes_per_s",
@@ -106,6 +107,71 @@ def conflicts() -> Table:
             if _value(row) != _value(chosen[row.chip, row.quantity])
         ]
     )
+
+
+def models(names: Iterable[str] | None = None) -> Table:
+    """Models of the catalog with their shapes and what follows from them, family by family.
+
+    Args:
+        names: which models; all if not given.
+    """
+    rows, before = [], ""
+    for entry in _entries(names):
+        model = transformer.model(entry.name)
+        row = {"family": "" if entry.family == before else entry.family, "model": entry.name}
+        row |= {letter: f"{getattr(model, letter):,}" for letter in ("L", "D")}
+        row["F"] = f"{model.F:,}" if model.dense_layers else ABSENT
+        row |= {letter: f"{getattr(model, letter):,}" for letter in ("N", "K", "H", "V")}
+        row |= {"attention": _attention(model), "experts": _experts(model)}
+        row["parameters"] = f"{transformer.parameters(model).total:,}"
+        row["active"] = f"{transformer.active_parameters(model, 'all'):,}" if model.experts else ABSENT
+        row["KV a token"] = units.human(transformer.kv_cache_bytes(model, S=1), "B")
+        rows.append(row)
+        before = entry.family
+    return Table(rows)
+
+
+def model_sources(names: Iterable[str] | None = None) -> Table:
+    """Where each model's shape comes from, how we know it, and how far its count is from the one that was published.
+
+    Args:
+        names: which models; all if not given.
+    """
+    rows = []
+    for entry in _entries(names):
+        total = transformer.parameters(transformer.model(entry.name)).total
+        published = entry.published_total
+        rows.append(
+            {
+                "model": entry.name,
+                "published": f"{published / 1e9:,.6g} B" if published else ABSENT,
+                "counted from it": f"{total / published - 1:+.2%}" if published else ABSENT,
+                "known": entry.known,
+                "source": entry.source,
+                "date": entry.date,
+                "note": entry.note,
+            }
+        )
+    return Table(rows)
+
+
+def _entries(names: Iterable[str] | None) -> list[catalog.ModelEntry]:
+    wanted = None if names is None else {transformer.model(name).name for name in names}
+    return [entry for entry in catalog.models() if wanted is None or entry.name in wanted]
+
+
+def _attention(model: Transformer) -> str:
+    """The kind of attention, and how many layers see how little of the context."""
+    kind = "latent" if model.latent else "multi-head" if model.G == 1 else "multi-query" if model.K == 1 else "grouped"
+    short = sum(each != "global" for each in model.layer_kinds)
+    return kind + (f", {short} of {model.L} layers {model.window:,}" if short else "")
+
+
+def _experts(model: Transformer) -> str:
+    moe = model.experts
+    if moe is None:
+        return ABSENT
+    return f"{moe.top_k} of {moe.n_experts}, {moe.d_ff:,} wide" + (f", {moe.n_shared} shared" if moe.n_shared else "")
 
 
 def figure(quantity: str, value: float) -> str:
