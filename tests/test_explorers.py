@@ -36,6 +36,7 @@ from scaling_lib.show.explorers import (
     torus_explorer,
     torus_view,
 )
+from scaling_lib.show.explorers.cache import EXAMPLES as CACHES
 from scaling_lib.show.explorers.cache import USUAL, read_models
 from scaling_lib.show.explorers.model import AREAS, DTYPES, read_model
 from scaling_lib.show.explorers.sharding import EXAMPLES, SLICES, STEPS
@@ -846,22 +847,36 @@ def test_one_cache_in_full():
     )
 
 
-def test_a_chosen_model_is_added_after_the_others():
-    explorer = cache_explorer(models="llama3-8b")
-    add = explorer.children[0].children[0]
-    add.value = "Mistral 7B"
-    assert explorer.state["models"] == explorer.controls["models"].widget.value == "Llama-3 8B, Mistral 7B"
-    assert add.value == "choose one"
-    move(explorer, models="")
-    assert "models names 0 of them; give 1 to 6" in problem(explorer, "models")
-    add.value = "PaLM 8B"
-    assert explorer.state["models"] == "PaLM 8B"
-    add.value = "PaLM 8B"
-    assert "models names PaLM 8B twice" in problem(explorer, "models")
-    move(explorer, models=USUAL)
-    add.value = "PaLM 8B"
-    assert "models names 7 of them; give 1 to 6" in problem(explorer, "models")
-    assert list(add.options) == ["choose one", *tf.MODELS]
+def test_a_picked_example_fills_the_models_and_other_models_are_your_own():
+    explorer = cache_explorer()
+    pick = explorer.children[0].children[0]
+    assert pick.value == "kinds of attention"
+    for name, models in CACHES.items():
+        pick.value = name
+        assert explorer.state["models"] == explorer.controls["models"].widget.value == models
+        assert_room(explorer.shown.svg)
+    move(explorer, models="llama3-8b, mistral 7b")
+    assert (pick.value, explorer.state["models"]) == ("your own", "Llama-3 8B, Mistral 7B")
+    move(explorer, models=USUAL.lower())
+    assert (pick.value, explorer.state["models"]) == ("kinds of attention", USUAL)
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("", "models names 0 of them; give 1 to 6"),
+        (f"{USUAL}, PaLM 8B", "models names 7 of them; give 1 to 6"),
+        ("PaLM 8B, palm8b", "models names PaLM 8B twice; leave one out"),
+        ("Llama-3 8B, <b>", "model='<b>' is unknown"),
+    ],
+)
+def test_models_that_are_none_are_said_beside_their_field(typed, words):
+    explorer = cache_explorer()
+    before = on_screen(explorer)
+    move(explorer, models=typed)
+    assert words in problem(explorer, "models")
+    assert [field for field in explorer.controls if problem(explorer, field)] == ["models"]
+    assert on_screen(explorer) == before
 
 
 def test_the_cache_code_to_copy_gives_the_same_numbers(capsys):

@@ -19,15 +19,22 @@ from playwright.sync_api import TimeoutError as TooLate
 
 from scaling_lib import units
 from scaling_lib.show import explorers
+from scaling_lib.show.explorers.cache import EXAMPLES, USUAL
 from tests import browser as browsers
 from tests.browser import OURS, expected, set_theme, shown
 from tests.test_book import DOCS, HTML, ROOT
 
 pytestmark = pytest.mark.book
 ROOFLINES, TPUS, SHARDING = "chapters/01-roofline", "chapters/02-tpus", "chapters/03-sharding"
+TRANSFORMERS = "chapters/04-transformers"
 LIVE = HTML / "_static/live"
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
-EXPLORERS = {ROOFLINES: ("roofline", "matmul"), TPUS: ("memory", "torus"), SHARDING: ("sharding",)}
+EXPLORERS = {
+    ROOFLINES: ("roofline", "matmul"),
+    TPUS: ("memory", "torus"),
+    SHARDING: ("sharding",),
+    TRANSFORMERS: ("model", "cache"),
+}
 VIEWS = {name: getattr(explorers, f"{name}_view") for names in EXPLORERS.values() for name in names}
 STARTS = {
     "roofline": {"chip": "v5e", "dtype": "bf16", "log2_m": 5, "k": 8192, "n": 8192},
@@ -38,6 +45,13 @@ STARTS = {
         "slice": "v5e:4x4", "mesh": "X=4, Y=4", "product": "A[I, J_X] · B[J, K_Y] -> C[I, K_Y]",
         "sizes": "I=8192, J=4096, K=16384", "dtype": "bf16", "objective": "sum", "steps": "all",
     },
+    "model": {"model": "Llama-3 8B", "T": 8192, "B": 1, "dtype": "bf16", "area": "parameters"},
+    "cache": {"models": USUAL, "S": 32768, "B": 1, "dtype": "bf16", "chip": "v5e"},
+}  # fmt: skip
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 3072, "num_hidden_layers": 5, "num_attention_heads": 24, "num_key_value_heads": 8,
+    "head_dim": 128, "intermediate_size": 7168, "vocab_size": 1001, "tie_word_embeddings": False, "rope_scaling": None,
 }  # fmt: skip
 
 # Page errors that are not ours, with the reason.
@@ -202,7 +216,7 @@ def press(*keys) -> Callable:
 
 
 def write(text) -> Callable:
-    return lambda row: row.locator("input").fill(text)
+    return lambda row: row.locator("input, textarea").fill(text)
 
 
 MOVES = {
@@ -261,6 +275,24 @@ MOVES = {
         ("mesh", write("Z=4 X=4 Y=4"), {"mesh": "Z=4, X=4, Y=4"}),
         ("slice", choose("v5e:4x4"), {"slice": "v5e:4x4", "mesh": "X=4, Y=4", "dtype": "bf16"}),  # it has no fp8
     ],
+    "model": [
+        ("model", choose("DeepSeek-V3"), {"model": "DeepSeek-V3"}),
+        ("treemap of", choose("FLOPs"), {"area": "FLOPs"}),
+        ("T, tokens", write("131,072"), {"T": 131072}),
+        ("B, sequences", write("16"), {"B": 16}),
+        ("number format", choose("fp8"), {"dtype": "fp8"}),
+        ("or config.json", write(json.dumps(CONFIG, indent=2)), {"model": json.dumps(CONFIG, separators=(",", ":"))}),
+        ("or config.json", write("gpt-oss-20b"), {"model": "gpt-oss-20b"}),
+        ("model", choose("Llama-3 8B"), {"model": "Llama-3 8B"}),
+    ],
+    "cache": [
+        ("example", choose("windows and chunks"), {"models": EXAMPLES["windows and chunks"]}),
+        ("S, context", write("1e6"), {"S": 1_000_000}),
+        ("B, sequences", write("64"), {"B": 64}),
+        ("number format", choose("int8"), {"dtype": "int8"}),
+        ("chip", choose("b200"), {"chip": "b200"}),
+        ("models", write("qwen3 8b, kimi-k2"), {"models": "Qwen3 8B, Kimi-K2"}),
+    ],
 }
 
 
@@ -308,7 +340,8 @@ def test_the_code_on_the_page_prints_the_numbers_beside_it(matmul):
 
 
 @pytest.mark.parametrize(
-    ("chapter", "name"), [(ROOFLINES, "roofline"), (TPUS, "memory"), (TPUS, "torus"), (SHARDING, "sharding")]
+    ("chapter", "name"),
+    [(ROOFLINES, "roofline"), (TPUS, "memory"), (TPUS, "torus"), (SHARDING, "sharding"), (TRANSFORMERS, "model")],
 )
 def test_the_copy_button_copies_the_code_and_says_so(chapter, name, go_live):
     explorer = getattr(go_live(chapter), name).start()
@@ -513,6 +546,22 @@ KEYS = {
         ("make small", ["ArrowDown"], {"objective": "max"}),
         ("kinds of steps", ["ArrowDown"], {"steps": "textbook"}),
     ],
+    "model": [
+        ("model", ["m", "i", "x"], {"model": "Mixtral 8x7B"}),
+        ("or config.json", ["End", "Backspace", "Backspace", "Backspace", "Backspace", *"8x22B"], {"model": "Mixtral 8x22B"}),
+        ("T, tokens", ["End", "0"], {"T": 81920}),
+        ("B, sequences", ["Control+a", "7"], {"B": 7}),
+        ("number format", ["ArrowDown"], {"dtype": "f32"}),
+        ("treemap of", ["ArrowDown"], {"area": "FLOPs"}),
+    ],
+    "cache": [
+        ("example", ["ArrowDown"], {"models": EXAMPLES["Llama, small to large"]}),
+        ("models", ["Control+a", *"Kimi-K2"], {"models": "Kimi-K2"}),
+        ("S, context", ["Control+a", "9", "9"], {"S": 99}),
+        ("B, sequences", ["End", "0"], {"B": 10}),
+        ("number format", ["End"], {"dtype": "int4"}),
+        ("chip", ["v", "6"], {"chip": "v6e"}),
+    ],
 }
 
 
@@ -540,6 +589,12 @@ def href(view):
             {"slice": "v5p:4x4x4", "mesh": "P=4, Q=16", "product": "X[B_P, D] · W[D_Q, F] -> Y[B_P, F]",
              "sizes": "B=512, D=1024, F=2048", "dtype": "fp8", "objective": "max", "steps": "textbook"},
         ),
+        (
+            TRANSFORMERS,
+            "model",
+            {"model": json.dumps(CONFIG, separators=(",", ":")), "T": 77, "B": 3, "dtype": "int8", "area": "FLOPs"},
+        ),
+        (TRANSFORMERS, "cache", {"models": "Llama-3 8B, Kimi-K2", "S": 77, "B": 3, "dtype": "fp4", "chip": "v4"}),
     ],
 )  # fmt: skip
 def test_the_link_of_a_state_brings_it_live_by_itself(chapter, name, state, open_chapter):
@@ -604,6 +659,8 @@ def test_node_imports_every_explorer_in_pyodide_and_makes_the_same_views():
             "slice": "v5p:4x4x4", "mesh": "X=4, Y=4, Z=4", "product": "A[I_XY, J_Z] · B[J_Z, K] -> C[I_YX, K_Z]",
             "sizes": "I=512, J=1024, K=2048", "dtype": "int8", "objective": "max", "steps": "all",
         },
+        "model": {"model": json.dumps(CONFIG), "T": 4097, "B": 3, "dtype": "fp8", "area": "FLOPs"},
+        "cache": {"models": EXAMPLES["mixtures of experts"], "S": 70_001, "B": 3, "dtype": "int8", "chip": "v5p"},
     }  # fmt: skip
     command = [browsers.find_node(), ROOT / "tests/pyodide.mjs", LIVE]
     done = subprocess.run(command, input=json.dumps(states), capture_output=True, text=True, timeout=60)
@@ -787,6 +844,15 @@ def test_axe_finds_nothing_serious_in_the_sharding_explorer_while_it_is_live(go_
     sharding.row("product").locator("input").fill(STARTS["sharding"]["product"] + " -> D[I, K] and a long way on")
     sharding.root.locator(".explorer-problem code").wait_for()
     nothing(looks(go_live(SHARDING).page, ("light", 390), ("dark", 1280)))
+
+
+def test_axe_finds_nothing_serious_in_the_explorers_of_models_and_caches_while_they_are_live(go_live):
+    live = go_live(TRANSFORMERS)
+    live.model.start().row("or config.json").locator("textarea").fill('{"model_type": "llama"')
+    live.cache.start().row("models").locator("textarea").fill("Llama-9 8B")
+    for explorer in (live.model, live.cache):
+        explorer.root.locator(".explorer-problem").wait_for()
+    nothing(looks(live.page, ("light", 390), ("dark", 1280)))
 
 
 # Proofs that the tests above can fail.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from html import escape
 
 import ipywidgets as widgets
@@ -15,10 +17,17 @@ from scaling_lib.show.hierarchy import capacity
 from scaling_lib.show.palette import MODELS as COLORS
 from scaling_lib.transformer import Transformer
 
-USUAL = "GPT-3 175B, Llama-2 7B, Llama-3 8B, PaLM 540B, Gemma-3 27B, DeepSeek-V3"
-"""Multi-head, twice; grouped-query; multi-query; sliding windows; a latent."""
+EXAMPLES: Mapping[str, str] = {
+    "kinds of attention": "GPT-3 175B, Llama-2 7B, Llama-3 8B, PaLM 540B, Gemma-3 27B, DeepSeek-V3",
+    "Llama, small to large": "Llama-3.2 1B, Llama-3.2 3B, Llama-3.1 8B, Llama-3.1 70B, Llama-3.1 405B",
+    "windows and chunks": "Gemma-2 27B, Gemma-3 27B, gpt-oss-120b, Llama-4 Scout",
+    "mixtures of experts": "Mixtral 8x22B, Qwen3 235B-A22B, gpt-oss-120b, Llama-4 Maverick, DeepSeek-V3, Kimi-K2",
+    "one key head or all": "PaLM 540B, Falcon 7B, GPT-J 6B, OPT-175B",
+}
+"""Models worth a look together; the first has multi-head, twice, grouped-query, multi-query, windows and a latent."""
+USUAL = EXAMPLES["kinds of attention"]
 
-_ADD = "choose one"
+_OWN = "your own"
 _ENDLESS = 10**12
 
 
@@ -66,7 +75,8 @@ def cache_explorer(*, models: str = USUAL, S: int = 32768, B: int = 1, dtype: st
         ValueError: for a value that the control cannot hold.
     """
     chips = [c.name for c in hardware.CHIPS.values() if "hbm_bytes" in c.figures]
-    add = control(widgets.Dropdown, "add a model", options=(_ADD, *transformer.MODELS), value=_ADD).widget
+    picked = _OWN
+    example = control(widgets.Dropdown, "example", options=(_OWN, *EXAMPLES), value=_OWN).widget
     controls = {
         "models": control(widgets.Textarea, "models", _spelled, value="", rows=3),
         "S": size_field("S", "S, context"),
@@ -77,15 +87,19 @@ def cache_explorer(*, models: str = USUAL, S: int = 32768, B: int = 1, dtype: st
     text = controls["models"].widget
 
     def follow() -> None:
-        """Write the model that was chosen after the others."""
-        if add.value != _ADD:
-            text.value = ", ".join([*([text.value.strip(" ,\n")] if text.value.strip(" ,\n") else []), add.value])
-            add.value = _ADD
+        """Take the example that was picked, or name the one that stands there."""
+        nonlocal picked
+        if example.value not in (picked, _OWN):
+            text.value = EXAMPLES[example.value]
+        written = ""
+        with suppress(ValueError):  # said beside the field
+            written = _spelled(text.value)
+        example.value = picked = next((name for name, models in EXAMPLES.items() if models == written), _OWN)
 
     start = {"models": _spelled(models), "S": S, "B": B, "dtype": units.dtype_name(dtype), "chip": hardware.chip(chip).name}
     for field, value in start.items():
         controls[field].fill(field, str(value))
-    return Explorer("cache", controls, cache_view, follow, helpers=(add,))
+    return Explorer("cache", controls, cache_view, follow, helpers=(example,))
 
 
 def read_models(text: str) -> tuple[Transformer, ...]:
