@@ -165,6 +165,7 @@ def test_models_show_their_shape_and_counts():
     assert mixture["active"] == f"{tf.active_parameters(tf.model('DeepSeek-V3'), 'all'):,}"
     scout, gemma = tables.models(["Gemma-3 27B", "Llama-4 Scout"]).rows
     assert scout["F"] == tables.ABSENT
+    assert list(small)[:5] == ["family", "model", "parameters", "active", "KV a token"]
     assert gemma["attention"] == "grouped, 52 of 62 layers 1,024"
     assert [row["attention"] for row in tables.models(["PaLM 8B", "GPT-2 small"]).rows] == ["multi-head", "multi-query"]
 

@@ -118,14 +118,15 @@ def models(names: Iterable[str] | None = None) -> Table:
     rows, before = [], ""
     for entry in _entries(names):
         model = transformer.model(entry.name)
-        row = {"family": "" if entry.family == before else entry.family, "model": entry.name}
-        row |= {letter: f"{getattr(model, letter):,}" for letter in ("L", "D")}
-        row["F"] = f"{model.F:,}" if model.dense_layers else ABSENT
-        row |= {letter: f"{getattr(model, letter):,}" for letter in ("N", "K", "H", "V")}
-        row |= {"attention": _attention(model), "experts": _experts(model)}
-        row["parameters"] = f"{transformer.parameters(model).total:,}"
-        row["active"] = f"{transformer.active_parameters(model, 'all'):,}" if model.experts else ABSENT
-        row["KV a token"] = units.human(transformer.kv_cache_bytes(model, S=1), "B")
+        row = {
+            "family": "" if entry.family == before else entry.family,
+            "model": entry.name,
+            "parameters": f"{transformer.parameters(model).total:,}",
+            "active": f"{transformer.active_parameters(model, 'all'):,}" if model.experts else ABSENT,
+            "KV a token": units.human(transformer.kv_cache_bytes(model, S=1), "B"),
+        }
+        row |= {letter: f"{getattr(model, letter):,}" for letter in "LDFNKHV"}
+        row |= {"F": row["F"] if model.dense_layers else ABSENT, "attention": _attention(model), "experts": _experts(model)}
         rows.append(row)
         before = entry.family
     return Table(rows)
