@@ -847,6 +847,11 @@ def test_one_cache_in_full():
     )
 
 
+def test_one_model_alone_is_not_compared():
+    words = BeautifulSoup(cache_view("Llama-3 8B", 8192, 1, "bf16", "v5e").numbers, "html.parser").p.text
+    assert words == "1 × 8,192 tokens in bf16: 1.07 GB of Llama-3 8B. v5e has 16 GiB, here without weights."
+
+
 def test_a_picked_example_fills_the_models_and_other_models_are_your_own():
     explorer = cache_explorer()
     pick = explorer.children[0].children[0]

@@ -114,6 +114,7 @@ def test_a_treemap_says_its_total_and_every_share():
         "head", "525 million", "6.5 %",
     ]  # fmt: skip
     assert {"gate", "up", "down", "query", "key", "value", "out"} <= set(shown)
+    assert {"key", "V"} <= set(texts(treemap.parameters(tf.model("Llama-3 70B")).svg))  # where the whole word has no room
     assert str(drawing) == (
         "Treemap of Llama-3 8B: 8.03 billion parameters. attention matrices 16.7 %, MLP 70.2 %, embedding 6.5 %, head 6.5 %, "
         "norms < 0.1 %."
@@ -127,6 +128,7 @@ def test_a_part_too_small_for_floats_keeps_its_line_in_the_legend():
         tf.model("Llama-3 8B").but(vocab_size=10**15, n_layers=1, d_model=1, d_ff=1, n_heads=1, n_kv_heads=1)
     )
     assert "norms < 0.1 %" in str(drawing)
+    assert "attention matrices < 0.1 %" in str(drawing)
     assert set(areas(drawing)) == {"embedding", "head"}
 
 
@@ -168,7 +170,15 @@ def test_counts_as_people_say_them(count, words):
 
 @pytest.mark.parametrize(
     ("of_one", "words"),
-    [(0, "0.0 %"), (1e-9, "< 0.1 %"), (0.0005, "0.1 %"), (0.5, "50.0 %"), (0.9999, "> 99.9 %"), (1, "100.0 %")],
+    [
+        (0, "0.0 %"),
+        (1e-9, "< 0.1 %"),
+        (0.0004, "< 0.1 %"),
+        (0.0005, "0.1 %"),
+        (0.5, "50.0 %"),
+        (0.9999, "> 99.9 %"),
+        (1, "100.0 %"),
+    ],
 )
 def test_a_share_is_never_rounded_to_nothing_or_all(of_one, words):
     assert treemap.share(of_one) == words
@@ -193,6 +203,11 @@ def test_each_line_is_the_cache_at_its_length():
     (height,) = {pair.split(",")[1] for pair in lines[-1].get("points").split()}
     assert float(height) == pytest.approx(axes.y(chip("v6e").hbm_bytes), abs=0.1)
     assert len({line.get("stroke") for line in lines}) == 4
+
+
+def test_the_axis_goes_from_the_smallest_cache_to_the_largest():
+    shown = texts(kv_cache.curves([tf.model("GPT-3 175B")], B=1000).svg)
+    assert [tick for tick in shown if tick.endswith((" G", " T", " P"))] == ["1 T", "10 T", "100 T", "1 P", "10 P"]
 
 
 def test_a_window_shows_as_a_second_price_of_a_token():

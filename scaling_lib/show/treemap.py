@@ -1,6 +1,7 @@
 """Treemaps of a model: every weight, or every matmul of a forward pass, as a box whose area is its share of the whole.
 
-The layout is squarified (Bruls, Huizing, van Wijk 2000), within a part as among the parts.
+The layout is squarified (Bruls, Huizing, van Wijk 2000), within a part as among the parts; written here, as a package for it
+would be one more download for the reader's browser (docs/adr/0007).
 Counts are those of `scaling_lib.transformer`. Derived in chapters/04-transformers.md.
 """
 
@@ -91,7 +92,7 @@ def parameters(model: Transformer) -> Drawing:
     """
     tiles = []
     for weight in transformer.weights(model):
-        used = min(weight.stored, weight.passed) if weight.part == "experts" else weight.stored
+        used = weight.passed if weight.part == "experts" else weight.stored
         tiles += [_tile(weight.part, weight.name, used), _tile("idle", weight.name, weight.stored - used)]
     return _draw(model, tiles, "parameters", spell)
 
@@ -134,12 +135,13 @@ def _draw(model: Transformer, tiles: Sequence[Tile], of: str, said: Callable[[fl
     """The boxes, part beside part, over a line for each part with what it counts and its share."""
     parts = {part: sorted((t for t in tiles if t.part == part and t.size), key=lambda t: -t.size) for part in PARTS}
     sums = {part: sum(tile.size for tile in inside) for part, inside in parts.items() if inside}
-    total, largest_first = sum(sums.values()), sorted(sums, key=lambda part: -sums[part])
+    total = sum(sums.values())
+    visible = {part: boxes for part, inside in parts.items() if (boxes := [t for t in inside if t.size > _LEAST * total])}
+    largest_first = sorted(visible, key=lambda part: -sums[part])
     drawn = [str(Label(shortened(str(model), 50), 4, 15)), str(Label(f"{said(total)} {of}", 4, 33))]
-    seen = [part for part in largest_first if sums[part] > _LEAST * total]
-    places = squarify([sums[part] for part in seen], Box(0, _TOP, WIDTH, _HEIGHT))
-    for part, place in zip(seen, places, strict=True):
-        inside = [tile for tile in parts[part] if tile.size > _LEAST * total]
+    places = squarify([sums[part] for part in largest_first], Box(0, _TOP, WIDTH, _HEIGHT))
+    for part, place in zip(largest_first, places, strict=True):
+        inside = visible[part]
         if len(inside) == 1:
             inside = [replace(inside[0], name=_NAMES.get(part, inside[0].name))]
         for tile, box in zip(inside, squarify([tile.size for tile in inside], place), strict=True):
