@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "scaling_lib"
-CORE = ["units", "catalog", "hardware", "roofline", "torus", "systolic", "collectives", "sharding", "transformer"]
+CORE = ["units", "catalog", "hardware", "roofline", "torus", "systolic", "collectives", "sharding", "transformer", "training"]
 MAY_IMPORT = {
     "units": set(),
     "catalog": {"units"},
@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "collectives": {"units", "hardware", "catalog"},
     "sharding": {"units", "hardware", "roofline", "collectives"},
     "transformer": {"units", "catalog", "hardware", "roofline"},
+    "training": {"units", "catalog", "hardware", "roofline", "collectives", "transformer"},
     "show": {*CORE},
     "xla": {*CORE},
     "cli": {*CORE, "show", "xla"},

@@ -27,6 +27,7 @@ from scaling_lib.transformer.remat import (
     activation_bytes,
     logits_bytes,
     names,
+    reruns,
     train_flops,
 )
 
@@ -56,6 +57,7 @@ __all__ = [
     "model",
     "names",
     "parameters",
+    "reruns",
     "state_bytes",
     "train_flops",
     "utilization",

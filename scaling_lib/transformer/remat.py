@@ -62,10 +62,16 @@ def train_flops(
         embedding: as of `forward_flops`.
     """
     rows = matmuls(model, T=T, causal=causal, B=B, embedding=embedding)
+    times = reruns(model, remat=remat, flash=flash)
     forward = add_up(rows)
-    kept = _kept(model, remat, flash)
-    again = tuple(row for row in rows for _ in range(_reruns(model, row.name, remat, kept, flash)))
+    again = tuple(row for row in rows for _ in range(times.get(row.name, 0)))
     return TrainFlops(forward=forward, backward=forward * 2, recompute=add_up(again))
+
+
+def reruns(model: Transformer, *, remat: Remat = "none", flash: bool = False) -> dict[str, int]:
+    """How often the backward pass runs each of a layer's matmuls once more, by the matmul's name; arguments as of `train_flops`."""
+    kept = _kept(model, remat, flash)
+    return {row.name: _reruns(model, row.name, remat, kept, flash) for row in _layer_matmuls(model)}
 
 
 @dataclass(frozen=True, kw_only=True)

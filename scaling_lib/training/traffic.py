@@ -1,0 +1,207 @@
+"""Every collective of a training step: its kind, bytes, how often, and over which wires.
+
+The formulas take numbers or arrays; see docs/adr/0012. Derived in chapters/05-training.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from scaling_lib.training.either import Number, maximum
+from scaling_lib.training.facts import Facts
+from scaling_lib.training.memory import How, Ways
+from scaling_lib.training.wires import Wires
+
+Kind = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "permute"]
+Part = Literal["fsdp", "data", "tensor", "context", "expert", "pipeline"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """One kind of collective of a step, as each device of the last stage takes part in it.
+
+    Args:
+        part: the technique that asks for it.
+        what: what is moved, and when.
+        kind: as in `scaling_lib.collectives`.
+        group: the name of the mesh axes, of `wires.GROUPS`.
+        array_bytes: the larger array that one device holds, as everywhere in `scaling_lib.collectives`.
+        count: how often in a step.
+        wires: what a byte costs.
+    """
+
+    part: Part
+    what: str
+    kind: Kind
+    group: str
+    array_bytes: Number
+    count: Number
+    wires: Wires
+
+    @property
+    def total_bytes(self) -> Number:
+        """Arrays of the whole step; 0 for a group of one device."""
+        return self.array_bytes * self.count * (self.wires.ways > 1)
+
+    @property
+    def sent_bytes(self) -> Number:
+        """What a device sends in a step when each byte goes one hop: an all-reduce sends its array nearly twice."""
+        if self.kind == "permute":
+            return self.total_bytes
+        times = 2 if self.kind == "all-reduce" else 1
+        return self.total_bytes * times * (self.wires.ways - 1) / self.wires.ways
+
+    @property
+    def near_s(self) -> Number:
+        """Seconds of a step over ICI, or the fabric of a node, starts and latency included."""
+        return self._seconds(*self._per_byte(far=False), self.wires.start_s, self.wires.latency_s)
+
+    @property
+    def far_s(self) -> Number:
+        """Seconds of a step over DCN."""
+        return self._seconds(*self._per_byte(far=True), 0.0, 0.0)
+
+    def _per_byte(self, *, far: bool) -> tuple[Number, int]:
+        w, rounds = self.wires, 2 if self.kind == "all-reduce" else 1
+        if self.kind == "all-to-all":
+            return w.far_all_to_all_s if far else w.all_to_all_s, rounds
+        if self.kind == "permute":
+            return w.far_permute_s if far else w.permute_s, rounds
+        return w.far_gather_s if far else w.gather_s, rounds
+
+    def _seconds(self, per_byte: Number, rounds: int, start_s: Number, latency_s: Number) -> Number:
+        return self.count * (start_s + rounds * maximum(latency_s, self.array_bytes * per_byte))
+
+
+def step_traffic(facts: Facts, ways: Ways, how: How, wires: Mapping[str, Wires]) -> tuple[Traffic, ...]:
+    """All collectives of a step, those of groups of one device included, at no cost.
+
+    ZeRO-3 gathers weights twice for each micro-batch; the second time serves what runs again for remat and the backward pass.
+    Gradients are scattered for each micro-batch where they are kept in shares (ZeRO-2 and 3), else once a step, and the new
+    weights are gathered then. Over the data ways each device reduces the share it has.
+    """
+    return (
+        *_weights_and_gradients(facts, ways, how, wires),
+        *_tensor(facts, ways, wires["tensor"]),
+        *_context(facts, ways, how, wires["context"]),
+        *_experts_and_stages(facts, ways, wires),
+    )
+
+
+def _weights_and_gradients(facts: Facts, ways: Ways, how: How, wires: Mapping[str, Wires]) -> list[Traffic]:
+    w = ways
+    stage_layers = w.stage_layers(facts.layers)
+    expert_layers = facts.expert_layers * stage_layers / facts.layers
+    embedding = (facts.first_weights - facts.tied_weights) * (w.pipeline == 1)  # a tied table is gathered with the head
+    m, full, keeps_whole = w.microbatches, w.zero >= 3, w.zero < 2
+    rounds = 1 + (m - 1) * (1 - keeps_whole)  # of gradients, in a step
+    updated = how.gradients + (how.weights - how.gradients) * (w.zero > 0)  # ZeRO-0 gathers gradients instead of weights
+    arrays = (
+        ("layers", "shard", facts.layer_weights / facts.layers, stage_layers, 1),
+        ("experts", "expert_shard", facts.expert_weights / maximum(facts.expert_layers, 1), expert_layers, 1),
+        ("embedding", "shard", embedding, 1, 0),  # whose backward pass needs gradients alone
+        ("head", "shard", facts.last_weights + facts.tied_weights, 1, 1),
+    )
+    rows = []
+    for name, group, numbers, count, backward in arrays:
+        shard = w.expert_shard if group == "expert_shard" else w.shard
+        moves: tuple[tuple[str, Kind, Number, Number], ...] = (
+            ("weights, forward", "all-gather", how.activations, count * m * full),
+            ("weights, backward", "all-gather", how.activations, count * m * full * backward),
+            ("gradients", "reduce-scatter", how.gradients, count * rounds),
+            ("after the update", "all-gather", updated, count * (1 - full)),
+        )
+        for what, kind, item, times in moves:
+            rows.append(
+                Traffic(
+                    part="fsdp",
+                    what=f"{name}: {what}",
+                    kind=kind,
+                    group=group,
+                    array_bytes=numbers * item,
+                    count=times,
+                    wires=wires[group],
+                )
+            )
+        rows.append(
+            Traffic(
+                part="data",
+                what=f"{name}: gradients",
+                kind="all-reduce",
+                group="data",
+                array_bytes=numbers / shard * how.gradients,
+                count=count,
+                wires=wires["data"],
+            )
+        )
+    return rows
+
+
+def _tensor(facts: Facts, ways: Ways, wires: Wires) -> list[Traffic]:
+    w = ways
+    share = w.stage_layers(facts.layers) / facts.layers
+    pairs = facts.gathers * share + 1 + (w.pipeline == 1)  # those of the head, and of the embedding
+    again = facts.again_reduces * share
+    split, stream = w.sequence_parallel, facts.stream_bytes * w.sequences / w.context
+    moves: tuple[tuple[str, Kind, Number], ...] = (
+        ("inputs", "all-gather", (pairs + facts.again_gathers * share + 1) * split),
+        ("results", "reduce-scatter", (pairs + again) * split),
+        ("results", "all-reduce", (pairs + again) * (1 - split)),
+    )
+    return [
+        Traffic(
+            part="tensor",
+            what=f"activations: {what}",
+            kind=kind,
+            group="tensor",
+            array_bytes=stream,
+            count=times * w.microbatches,
+            wires=wires,
+        )
+        for what, kind, times in moves
+    ]
+
+
+def _context(facts: Facts, ways: Ways, how: How, wires: Wires) -> list[Traffic]:
+    w = ways
+    times, keys = w.stage_layers(facts.layers) * w.microbatches, facts.keys_bytes * w.sequences
+    moves: tuple[tuple[str, Kind, Number, Number], ...]
+    if how.context_by == "ring":
+        moves = (("keys and values", "permute", keys / w.context, facts.context_passes * (w.context - 1)),)
+    else:
+        gathers = facts.context_passes - 1
+        moves = (("keys and values", "all-gather", keys, gathers), ("their gradients", "reduce-scatter", keys, 1))
+    return [
+        Traffic(part="context", what=what, kind=kind, group="context", array_bytes=size, count=times * passes, wires=wires)
+        for what, kind, size, passes in moves
+    ]
+
+
+def _experts_and_stages(facts: Facts, ways: Ways, wires: Mapping[str, Wires]) -> list[Traffic]:
+    w = ways
+    split = w.context * (1 + (w.tensor - 1) * w.sequence_parallel)
+    layers = facts.expert_layers * w.stage_layers(facts.layers) / facts.layers
+    routed = facts.routed_bytes / maximum(facts.expert_layers, 1) * w.sequences / split
+    stream = facts.stream_bytes * w.sequences / split
+    return [
+        Traffic(
+            part="expert",
+            what="tokens",
+            kind="all-to-all",
+            group="expert",
+            array_bytes=routed,
+            count=facts.expert_passes * layers * w.microbatches,
+            wires=wires["expert"],
+        ),
+        Traffic(
+            part="pipeline",
+            what="activations and gradients",
+            kind="permute",
+            group="pipeline",
+            array_bytes=stream,
+            count=2 * w.microbatches * w.virtual_stages,
+            wires=wires["pipeline"],
+        ),
+    ]
