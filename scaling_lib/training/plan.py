@@ -13,7 +13,7 @@ from typing import Any, Literal
 from scaling_lib import units
 from scaling_lib.hardware import Slice
 from scaling_lib.training import pipeline as pipelines
-from scaling_lib.training.wires import AXES, Placement, physical, placements, whole
+from scaling_lib.training.wires import AXES, Placement, placements, whole
 from scaling_lib.transformer import Transformer
 
 OFFLOADS = ("optimizer", "activations")
@@ -219,10 +219,7 @@ def _stages(plan: Plan) -> str | None:
 
 def _place(plan: Plan, slice: Slice) -> str | None:
     if plan.placement is None:
-        if next(placements(plan.axes, slice), None) is not None:
-            return None
-        sizes = ", ".join(f"{place!r}: {size}" for place, size in physical(slice).items() if size > 1)
-        return f"{plan} does not map onto {slice}, whose axes are {{{sizes}}}; each way is a product of factors of these"
+        return None  # there always is one
     try:
         found = whole(plan.placement, slice)
     except ValueError as wrong:

@@ -79,7 +79,7 @@ def physical(slice: Slice) -> dict[Place, int]:
 def placements(sizes: Mapping[str, int], slice: Slice) -> Iterator[Placement]:
     """Every way to lay mesh axes of these sizes on the slice; of ways that differ by exchanging equal torus axes, one.
 
-    The sizes must multiply to `slice.devices`. There is none where a size has a factor that no physical axis has left.
+    The sizes must multiply to `slice.devices`; then there is one, for axes may be cut into any factors.
     """
     places = physical(slice)
     used = [axis for axis in AXES if sizes.get(axis, 1) > 1]
