@@ -260,7 +260,7 @@ def estimate(
     if not 0 < units.number("efficiency", efficiency) <= 1:
         raise ValueError(f"efficiency={efficiency!r} is a part of the peak, above 0 and up to 1")
     shown, facts = _shown(overlap), Facts.of(model, plan, T=T, causal=causal)
-    ways, how, rates = ways_of(plan, batch), How.of(plan), Rates.of(slice, plan, efficiency)
+    ways, how, rates = ways_of(plan, model, batch), How.of(plan, model), Rates.of(slice, plan, efficiency)
     priced: dict[tuple[Wires, ...], tuple[Step, Placement]] = {}
     for placement in located(plan, slice):
         of = {group: wires(slice, placement, group, ici=ici, hop_s=hop_s, start_s=start_s) for group in GROUPS}

@@ -6,19 +6,22 @@ The formulas take numbers or arrays; see docs/adr/0012. Derived in chapters/05-t
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 from scaling_lib import units
 from scaling_lib.training import pipeline as pipelines
 from scaling_lib.training.either import Number, ceil_div, maximum
 from scaling_lib.training.facts import Facts
 from scaling_lib.training.plan import Plan
+from scaling_lib.transformer import Transformer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ways:
-    """The numbers of a plan, each a number or an array: what `Plan` has under the same names, and `sequences`.
+    """The numbers of a plan, each a number or an array: what `Plan` has under the same names, and what follows from them.
 
-    `sequences` is those of one micro-batch on one replica. What a plan says in words is in `How`.
+    `sequences` are those of one micro-batch on one replica; `stage_layers` those of the largest stage. What a plan says in words
+    is in `How`.
     """
 
     data: Number
@@ -33,26 +36,27 @@ class Ways:
     microbatches: Number
     loss_chunks: Number
     sequences: Number
+    stage_layers: Number
 
-    @property
+    @cached_property
     def shard(self) -> Number:
         """Devices over which dense weights are shared out."""
         return self.fsdp * self.context * self.expert
 
-    @property
+    @cached_property
     def expert_shard(self) -> Number:
         """Devices over which the weights of an expert are shared out."""
         return self.fsdp * self.context
 
-    def stage_layers(self, layers: Number) -> Number:
-        """Layers of the largest stage."""
-        return ceil_div(layers, self.pipeline * self.virtual_stages) * self.virtual_stages
-
 
 @dataclass(frozen=True, kw_only=True)
 class How:
-    """What a plan says in words, and its dtypes as bytes a number: the same for all plans that are priced together."""
+    """What a plan says in words, and its dtypes as bytes a number: the same for all plans that are priced together.
 
+    `experts` says whether the model has any.
+    """
+
+    experts: bool
     schedule: str
     context_by: str
     offload: tuple[str, ...]
@@ -63,9 +67,10 @@ class How:
     activations: float
 
     @staticmethod
-    def of(plan: Plan) -> How:
+    def of(plan: Plan, model: Transformer) -> How:
         """Those of a plan. Without a pipeline any schedule is 1F1B, which keeps one micro-batch at a time."""
         return How(
+            experts=model.experts is not None,
             schedule=plan.schedule if plan.pipeline > 1 else "1f1b",
             context_by=plan.context_by,
             offload=plan.offload,
@@ -82,10 +87,18 @@ class How:
         return self.master + self.moments
 
 
-def ways_of(plan: Plan, batch: int) -> Ways:
+def ways_of(plan: Plan, model: Transformer, batch: int) -> Ways:
     """The numbers of one plan with a batch that it divides."""
-    names = [f.name for f in fields(Ways) if f.name != "sequences"]
-    return Ways(**{name: getattr(plan, name) for name in names}, sequences=batch // (plan.replicas * plan.microbatches))
+    return Ways(
+        **{f.name: getattr(plan, f.name) for f in fields(Ways) if hasattr(plan, f.name)},
+        sequences=batch // (plan.replicas * plan.microbatches),
+        stage_layers=largest_stage(model.L, plan.pipeline, plan.virtual_stages),
+    )
+
+
+def largest_stage(layers: Number, pipeline: Number, virtual_stages: Number) -> Number:
+    """Layers of the stage that has most, all its chunks together."""
+    return ceil_div(layers, pipeline * virtual_stages) * virtual_stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,14 +131,16 @@ class Memory:
 def stage_memory(facts: Facts, ways: Ways, how: How, *, last: bool) -> Memory:
     """What a device of the first or the last stage holds. Without a pipeline the two are one, and hold the same."""
     w, alone = ways, ways.pipeline == 1
-    share = w.stage_layers(facts.layers) / facts.layers
+    share = w.stage_layers / facts.layers
     first_table = facts.first_weights * (alone if last else 1)
     last_table = facts.last_weights + facts.tied_weights * (1 - alone) if last else facts.last_weights * alone
     table = first_table + last_table
     dense, experts = facts.layer_weights * share + table, facts.expert_weights * share
 
     def kept(stage: int) -> Number:
-        return dense / _split(w.shard, w.zero >= stage) + experts / _split(w.expert_shard, w.zero >= stage)
+        shared = w.zero >= stage
+        of_experts = experts / _split(w.expert_shard, shared) if how.experts else 0.0
+        return dense / _split(w.shard, shared) + of_experts
 
     # A micro-batch on this device
     part = w.sequences / w.context
@@ -146,9 +161,9 @@ def stage_memory(facts: Facts, ways: Ways, how: How, *, last: bool) -> Memory:
 
 def _buffers(facts: Facts, ways: Ways, how: How, table: Number) -> Number:
     w = ways
-    dense = facts.layer_weights / facts.layers * (w.shard > 1)
-    experts = facts.expert_weights / maximum(facts.expert_layers, 1) * (w.expert_shard > 1)
-    layer = dense + experts
+    layer = facts.layer_weights / facts.layers * (w.shard > 1)
+    if how.experts:
+        layer = layer + facts.expert_weights / facts.expert_layers * (w.expert_shard > 1)
     gathered = maximum(2 * layer, table * (w.shard > 1)) * how.activations * (w.zero >= 3)
     scattered = layer * how.gradients * (w.zero >= 2)
     blocks = w.context if how.context_by == "gather" else 2  # a ring has one block in use and one on its way

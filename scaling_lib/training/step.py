@@ -14,7 +14,7 @@ from scaling_lib.training.either import Number, maximum
 from scaling_lib.training.facts import Facts
 from scaling_lib.training.memory import How, Memory, Ways, stage_memory
 from scaling_lib.training.plan import Plan
-from scaling_lib.training.traffic import Traffic, step_traffic
+from scaling_lib.training.traffic import Traffic, seconds, step_traffic
 from scaling_lib.training.wires import Wires
 
 INSIDE = ("elementwise", "tensor", "context", "expert", "pipeline", "tensor.dcn", "context.dcn", "expert.dcn", "pipeline.dcn")
@@ -133,16 +133,15 @@ def price(facts: Facts, ways: Ways, how: How, wires: Mapping[str, Wires], rates:
     Nothing is checked; `plan.why_not` says what must hold.
     """
     w = ways
-    layers, sequences = w.stage_layers(facts.layers), w.sequences * w.microbatches
+    layers, sequences = w.stage_layers, w.sequences * w.microbatches
     share = layers / facts.layers
     first, last = (stage_memory(facts, ways, how, last=is_last) for is_last in (False, True))
     traffic = step_traffic(facts, ways, how, wires)
     parts = {name: 0.0 * w.fsdp for name in INSIDE + OUTSIDE}
-    near, far = dict.fromkeys(wires, 0.0 * w.fsdp), 0.0 * w.fsdp
-    for row in traffic:
-        near_s, far_s = row.near_s, row.far_s
-        parts[row.part], near[row.group] = parts[row.part] + near_s, near[row.group] + near_s
-        parts[f"{row.part}.dcn"], far = parts[f"{row.part}.dcn"] + far_s, far + far_s
+    near, far = dict.fromkeys(wires, 0.0), 0.0 * w.fsdp
+    for (part, group), (near_s, far_s) in seconds(traffic).items():
+        parts[part], near[group] = parts[part] + near_s, near[group] + near_s
+        parts[f"{part}.dcn"], far = parts[f"{part}.dcn"] + far_s, far + far_s
     links = (sum(near[group] * used for group, used in zip(wires, axis, strict=True)) for axis in _axes(wires))
     parts["elementwise"] = facts.elementwise_bytes * share * sequences / w.context / rates.hbm_bytes_per_s
     parts["offload"] = _offload_bytes(facts, ways, how, share, sequences) / rates.host_bytes_per_s + 0.0 * w.fsdp
@@ -182,7 +181,7 @@ def _math_s(facts: Facts, ways: Ways, how: How, rates: Rates, layers: Number, se
 
 def _update_bytes(facts: Facts, ways: Ways, how: How, share: Number) -> Number:
     """Gradients read, the optimizer's state read and written, weights written."""
-    updated = _updated(facts, ways, share)
+    updated = _updated(facts, ways, how, share)
     return updated * (how.gradients + ADAM_READS * how.optimizer + how.weights)
 
 
@@ -190,15 +189,16 @@ def _offload_bytes(facts: Facts, ways: Ways, how: How, share: Number, sequences:
     """What a device sends to its host and gets back, both ways added."""
     moved = 0.0
     if "optimizer" in how.offload:
-        moved = moved + 2 * _updated(facts, ways, share) * how.optimizer
+        moved = moved + 2 * _updated(facts, ways, how, share) * how.optimizer
     if "activations" in how.offload:
         moved = moved + 2 * facts.kept_bytes * share * sequences / ways.context
     return moved
 
 
-def _updated(facts: Facts, ways: Ways, share: Number) -> Number:
+def _updated(facts: Facts, ways: Ways, how: How, share: Number) -> Number:
     """Weights that one device updates."""
     sharded = ways.zero >= 1
     tables = facts.last_weights + facts.first_weights * (ways.pipeline == 1) + facts.tied_weights * (ways.pipeline > 1)
     dense = facts.layer_weights * share + tables
-    return dense / (1 + sharded * (ways.shard - 1)) + facts.expert_weights * share / (1 + sharded * (ways.expert_shard - 1))
+    of_experts = facts.expert_weights * share / (1 + sharded * (ways.expert_shard - 1)) if how.experts else 0.0
+    return dense / (1 + sharded * (ways.shard - 1)) + of_experts

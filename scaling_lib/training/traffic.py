@@ -5,7 +5,7 @@ The formulas take numbers or arrays; see docs/adr/0012. Derived in chapters/05-t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,23 +56,49 @@ class Traffic:
     @property
     def near_s(self) -> Number:
         """Seconds of a step over ICI, or the fabric of a node, starts and latency included."""
-        return self._seconds(*self._per_byte(far=False), self.wires.start_s, self.wires.latency_s)
+        w, per_byte = self.wires, self._per_byte[0]
+        if w.latency_s is None:
+            return self._rounds * self.array_bytes * self.count * per_byte
+        return self.count * (w.start_s + self._rounds * maximum(w.latency_s, self.array_bytes * per_byte))
 
     @property
     def far_s(self) -> Number:
         """Seconds of a step over DCN."""
-        return self._seconds(*self._per_byte(far=True), 0.0, 0.0)
+        return self._rounds * self.array_bytes * self.count * self._per_byte[1]
 
-    def _per_byte(self, *, far: bool) -> tuple[Number, int]:
-        w, rounds = self.wires, 2 if self.kind == "all-reduce" else 1
+    @property
+    def _rounds(self) -> int:
+        return 2 if self.kind == "all-reduce" else 1
+
+    @property
+    def _per_byte(self) -> tuple[Number, Number]:
+        w = self.wires
         if self.kind == "all-to-all":
-            return w.far_all_to_all_s if far else w.all_to_all_s, rounds
-        if self.kind == "permute":
-            return w.far_permute_s if far else w.permute_s, rounds
-        return w.far_gather_s if far else w.gather_s, rounds
+            return w.all_to_all_s, w.far_all_to_all_s
+        return (w.permute_s, w.far_permute_s) if self.kind == "permute" else (w.gather_s, w.far_gather_s)
 
-    def _seconds(self, per_byte: Number, rounds: int, start_s: Number, latency_s: Number) -> Number:
-        return self.count * (start_s + rounds * maximum(latency_s, self.array_bytes * per_byte))
+
+def seconds(traffic: Iterable[Traffic]) -> dict[tuple[Part, str], tuple[Number, Number]]:
+    """Seconds near and far of the collectives of a step, added up by part and group.
+
+    Where no latency is given they are bytes times a price, so bytes are added up first: that is most of the work of a search.
+    """
+    found: dict[tuple[Part, str], tuple[Number, Number]] = {}
+    linear: dict[tuple[Part, str, Kind], tuple[Traffic, Number]] = {}
+    for row in traffic:
+        key = row.part, row.group
+        if row.wires.latency_s is not None:
+            near_s, far_s = found.get(key, (0.0, 0.0))
+            found[key] = near_s + row.near_s, far_s + row.far_s
+            continue
+        kind: Kind = row.kind if row.kind in ("all-to-all", "permute") else "all-gather"
+        moved = row._rounds * row.array_bytes * row.count
+        linear[*key, kind] = row, linear[*key, kind][1] + moved if (*key, kind) in linear else moved
+    for (part, group, _), (row, moved) in linear.items():
+        near_s, far_s = found.get((part, group), (0.0, 0.0))
+        near, far = row._per_byte
+        found[part, group] = near_s + moved * near, far_s + moved * far
+    return found
 
 
 def step_traffic(facts: Facts, ways: Ways, how: How, wires: Mapping[str, Wires]) -> tuple[Traffic, ...]:
@@ -86,24 +112,26 @@ def step_traffic(facts: Facts, ways: Ways, how: How, wires: Mapping[str, Wires])
         *_weights_and_gradients(facts, ways, how, wires),
         *_tensor(facts, ways, wires["tensor"]),
         *_context(facts, ways, how, wires["context"]),
-        *_experts_and_stages(facts, ways, wires),
+        *(_experts(facts, ways, wires["expert"]) if how.experts else ()),
+        *_stages(facts, ways, wires["pipeline"]),
     )
 
 
 def _weights_and_gradients(facts: Facts, ways: Ways, how: How, wires: Mapping[str, Wires]) -> list[Traffic]:
     w = ways
-    stage_layers = w.stage_layers(facts.layers)
-    expert_layers = facts.expert_layers * stage_layers / facts.layers
+    stage_layers = w.stage_layers
     embedding = (facts.first_weights - facts.tied_weights) * (w.pipeline == 1)  # a tied table is gathered with the head
     m, full, keeps_whole = w.microbatches, w.zero >= 3, w.zero < 2
     rounds = 1 + (m - 1) * (1 - keeps_whole)  # of gradients, in a step
     updated = how.gradients + (how.weights - how.gradients) * (w.zero > 0)  # ZeRO-0 gathers gradients instead of weights
-    arrays = (
+    arrays = [
         ("layers", "shard", facts.layer_weights / facts.layers, stage_layers, 1),
-        ("experts", "expert_shard", facts.expert_weights / maximum(facts.expert_layers, 1), expert_layers, 1),
         ("embedding", "shard", embedding, 1, 0),  # whose backward pass needs gradients alone
         ("head", "shard", facts.last_weights + facts.tied_weights, 1, 1),
-    )
+    ]
+    if how.experts:
+        of_stage = facts.expert_layers * (stage_layers / facts.layers)
+        arrays.append(("experts", "expert_shard", facts.expert_weights / facts.expert_layers, of_stage, 1))
     rows = []
     for name, group, numbers, count, backward in arrays:
         shard = w.expert_shard if group == "expert_shard" else w.shard
@@ -141,7 +169,7 @@ def _weights_and_gradients(facts: Facts, ways: Ways, how: How, wires: Mapping[st
 
 def _tensor(facts: Facts, ways: Ways, wires: Wires) -> list[Traffic]:
     w = ways
-    share = w.stage_layers(facts.layers) / facts.layers
+    share = w.stage_layers / facts.layers
     pairs = facts.gathers * share + 1 + (w.pipeline == 1)  # those of the head, and of the embedding
     again = facts.again_reduces * share
     split, stream = w.sequence_parallel, facts.stream_bytes * w.sequences / w.context
@@ -166,7 +194,7 @@ def _tensor(facts: Facts, ways: Ways, wires: Wires) -> list[Traffic]:
 
 def _context(facts: Facts, ways: Ways, how: How, wires: Wires) -> list[Traffic]:
     w = ways
-    times, keys = w.stage_layers(facts.layers) * w.microbatches, facts.keys_bytes * w.sequences
+    times, keys = w.stage_layers * w.microbatches, facts.keys_bytes * w.sequences
     moves: tuple[tuple[str, Kind, Number, Number], ...]
     if how.context_by == "ring":
         moves = (("keys and values", "permute", keys / w.context, facts.context_passes * (w.context - 1)),)
@@ -179,29 +207,23 @@ def _context(facts: Facts, ways: Ways, how: How, wires: Wires) -> list[Traffic]:
     ]
 
 
-def _experts_and_stages(facts: Facts, ways: Ways, wires: Mapping[str, Wires]) -> list[Traffic]:
+def _experts(facts: Facts, ways: Ways, wires: Wires) -> list[Traffic]:
     w = ways
-    split = w.context * (1 + (w.tensor - 1) * w.sequence_parallel)
-    layers = facts.expert_layers * w.stage_layers(facts.layers) / facts.layers
-    routed = facts.routed_bytes / maximum(facts.expert_layers, 1) * w.sequences / split
-    stream = facts.stream_bytes * w.sequences / split
+    layers = facts.expert_layers * (w.stage_layers / facts.layers)
+    routed = facts.routed_bytes / facts.expert_layers * w.sequences / _token_ways(w)
+    times = facts.expert_passes * layers * w.microbatches
     return [
-        Traffic(
-            part="expert",
-            what="tokens",
-            kind="all-to-all",
-            group="expert",
-            array_bytes=routed,
-            count=facts.expert_passes * layers * w.microbatches,
-            wires=wires["expert"],
-        ),
-        Traffic(
-            part="pipeline",
-            what="activations and gradients",
-            kind="permute",
-            group="pipeline",
-            array_bytes=stream,
-            count=2 * w.microbatches * w.virtual_stages,
-            wires=wires["pipeline"],
-        ),
+        Traffic(part="expert", what="tokens", kind="all-to-all", group="expert", array_bytes=routed, count=times, wires=wires)
     ]
+
+
+def _stages(facts: Facts, ways: Ways, wires: Wires) -> list[Traffic]:
+    w = ways
+    stream, times = facts.stream_bytes * w.sequences / _token_ways(w), 2 * w.microbatches * w.virtual_stages
+    what = "activations and gradients"
+    return [Traffic(part="pipeline", what=what, kind="permute", group="pipeline", array_bytes=stream, count=times, wires=wires)]
+
+
+def _token_ways(ways: Ways) -> Number:
+    """Devices that share the tokens of a sequence between layers."""
+    return ways.context * (1 + (ways.tensor - 1) * ways.sequence_parallel)

@@ -48,7 +48,7 @@ class Wires:
         far_all_to_all_s: the same over DCN.
         permute_s: to the next device, for each byte. 0 where some go over DCN, for those set the pace.
         far_permute_s: the same over DCN.
-        latency_s: hops to the farthest device, times the seconds of a hop.
+        latency_s: hops to the farthest device, times the seconds of a hop; None where none is asked for, nor a start.
         start_s: seconds before the first byte moves; 0 for a group of one.
         uses: for each physical axis, in the order of `physical`, 1 where the group lies on it and 0 elsewhere.
     """
@@ -60,7 +60,7 @@ class Wires:
     far_all_to_all_s: Number = 0.0
     permute_s: Number = 0.0
     far_permute_s: Number = 0.0
-    latency_s: Number = 0.0
+    latency_s: Number = None
     start_s: Number = 0.0
     uses: tuple[Number, ...] = ()
 
@@ -171,6 +171,7 @@ def _wires(slice: Slice, key: tuple[tuple[Place, int, int], ...], ici: str, hop_
             ring = slice.wraps[place] and ways * stride == slice.shape[place]
             shared = link / devices / stride
             near.append(Group(sizes=(ways,), wraps=(ring,), link_bytes_per_s=shared, hop_s=hop_s * stride))
+    floors = hop_s > 0 or start_s > 0
     n = math.prod(group.members for group in near)
     far = next((ways for place, ways, _ in key if place == "dcn"), 1)
     far_group = Group(sizes=(far,), link_bytes_per_s=chip.dcn_bytes_per_s / devices, hop_s=hop_s) if far > 1 else None
@@ -183,7 +184,7 @@ def _wires(slice: Slice, key: tuple[tuple[Place, int, int], ...], ici: str, hop_
         far_gather_s=collectives.all_gather(1.0, far_group).bandwidth_s / (n * pair) if far_group else 0.0,
         far_all_to_all_s=collectives.all_to_all(1.0, far_group).bandwidth_s if far_group else 0.0,
         far_permute_s=collectives.permute(1.0, far_group).bandwidth_s if far_group else 0.0,
-        latency_s=sum(collectives.all_gather(1.0, group).latency_s for group in [*near, *([far_group] if far_group else [])]),
+        latency_s=sum(group.hops * group.hop_s for group in [*near, *([far_group] if far_group else [])]) if floors else None,
         start_s=start_s if n * pair * far > 1 else 0.0,
         uses=tuple(int(ways > 1) for _, ways, _ in key),
     )
