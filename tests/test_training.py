@@ -20,7 +20,7 @@ from scaling_lib.transformer import Experts, Transformer
 LLAMA_8B, LLAMA_70B, MIXTRAL = tf.model("Llama-3 8B"), tf.model("Llama-3 70B"), tf.model("Mixtral 8x7B")
 CUBE, POD = slice_of("v5p:8x8x8"), slice_of("v5e:16x16")
 SMALL = Transformer(n_layers=6, d_model=60, n_heads=6, n_kv_heads=2, head_dim=14, d_ff=36, vocab_size=105, name="small")
-MLP = Transformer(n_layers=3, d_model=8192, n_heads=1, head_dim=1, d_ff=32768, vocab_size=1, gated_mlp=False)  # mostly
+MLP = Transformer(n_layers=30, d_model=8192, n_heads=1, head_dim=1, d_ff=32768, vocab_size=1, gated_mlp=False)  # mostly
 
 
 # --- Plans that cannot run. ---
@@ -192,7 +192,9 @@ def test_bytes_of_data_parallelism_by_stage():
     assert moved(Plan(data=512, zero=0)) == {**dict.fromkeys(moved(Plan(fsdp=512)), 0), "data": 4 * N}
     for zero in (1, 2):
         assert moved(Plan(fsdp=512, zero=zero))["fsdp"] == 4 * N
-    assert moved(Plan(fsdp=512))["fsdp"] == 6 * N - 2 * LLAMA_8B.V * LLAMA_8B.D  # the embedding's backward pass reads no table
+    table, tokens = LLAMA_8B.V * LLAMA_8B.D, 1024 * LLAMA_8B.D
+    head = table + LLAMA_8B.D  # gathered once for both passes; of the embedding tokens travel instead of the table, and back
+    assert moved(Plan(fsdp=512))["fsdp"] == 6 * (N - table - head) + 4 * head + 2 * 2 * tokens
     both = moved(Plan(fsdp=64, data=8))
     assert both["data"] == 4 * N / 64  # each device reduces its share
 
@@ -200,7 +202,7 @@ def test_bytes_of_data_parallelism_by_stage():
 def test_bytes_of_gradient_accumulation():
     N = tf.parameters(LLAMA_8B).total
     assert moved(Plan(fsdp=128, data=4, microbatches=4), batch=2048)["fsdp"] == pytest.approx(
-        4 * moved(Plan(fsdp=128, data=4), batch=2048)["fsdp"]
+        4 * moved(Plan(fsdp=128, data=4), batch=512)["fsdp"]
     )
     assert moved(Plan(fsdp=512, zero=2, microbatches=4), batch=2048)["fsdp"] == (4 + 1) * 2 * N
     assert moved(Plan(fsdp=512, zero=1, microbatches=4), batch=2048)["fsdp"] == 2 * 2 * N
@@ -317,18 +319,18 @@ def test_fsdp_binds_below_the_tokens_of_the_inequality():
         return parts["data"] / (parts["math"] * 2 / 3)  # the backward pass
 
     assert ratio(Plan(data=512, zero=0), round(tokens)) == pytest.approx(511 / 512, rel=2e-3)
-    both = {T: estimate(MLP, CUBE, Plan(fsdp=512), 512, T=T) for T in (840, 860)}
-    assert (both[840].binds, both[860].binds) == ("fsdp", "math")
-    needs = both[840].inequality
+    both = {T: estimate(MLP, CUBE, Plan(fsdp=512), 512, T=T) for T in (830, 870)}
+    assert (both[830].binds, both[870].binds) == ("fsdp", "math")
+    needs = both[830].inequality
     assert needs.relation == "at least"
-    assert 840 * needs.bound / needs.have == pytest.approx(850, rel=3e-3)
+    assert 830 * needs.bound / needs.have == pytest.approx(850, rel=1e-2)
 
 
 def test_tensor_ways_bind_above_those_of_the_inequality():
     """One axis, two matrices, no sequence kept in parts: 4 BD against 4 BDF/Y in the forward pass."""
     slice = slice_of("v5p:4x4x16")
     plan = Plan(tensor=16, fsdp=16, sequence_parallel=False, placement={"tensor": 2, "fsdp": (0, 1)})
-    model = MLP.but(n_heads=16, n_layers=100, parallel=True)
+    model = MLP.but(n_heads=16, parallel=True)
     parts = estimate(model, slice, plan, 64, T=4096).parts_s
     most = bounds.tensor_ways(slice.chip, model.F)
     # The backward pass has twice the math for as many bytes.

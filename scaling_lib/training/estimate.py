@@ -21,6 +21,7 @@ from scaling_lib.training.traffic import Traffic
 from scaling_lib.training.wires import GROUPS, Placement, Wires, wires
 from scaling_lib.transformer import MODELS, Transformer, utilization
 
+MEMORY = ("weights", "optimizer", "activations", "gradients", "working", "buffers", "logits", "head")
 Overlap = Literal["full", "none"] | Mapping[str, float]
 
 
@@ -194,19 +195,20 @@ class StepEstimate:
 
     def explain(self) -> str:
         """The estimate in words."""
-        memory = self.memory
-        part = {name: getattr(memory, name) for name in ("weights", "gradients", "optimizer", "activations", "logits", "buffers")}
-        fits = "fits" if self.fits else "does not fit"
-        lines = [
-            f"{self.model} on {self.slice}: {self.plan}",
-            f"step {units.human(self.seconds, 's')} ({units.human(self.lower_s, 's')} to {units.human(self.upper_s, 's')}), "
-            f"MFU {self.mfu:.1%}, {units.human(self.tokens_per_s)} tokens/s",
-            "time: " + ", ".join(f"{name} {units.human(seconds, 's')}" for name, seconds in self.parts_s.items()),
-            f"{self.binds} binds: {self.inequality}",
-            f"memory {units.human(float(memory.total), 'GiB')} of {units.human(self.usable_bytes, 'GiB')} a device, {fits}: "
-            + ", ".join(f"{name} {units.human(float(size), 'GiB')}" for name, size in part.items() if size),
-        ]
-        return "\n".join(lines)
+        memory, fits = self.memory, "fits" if self.fits else "does not fit"
+        held, usable = (units.human(float(size), "GiB") for size in (memory.total, self.usable_bytes))
+        parts = {name: float(getattr(memory, name)) for name in MEMORY}
+        return "\n".join(
+            [
+                f"{self.model} on {self.slice}: {self.plan}",
+                f"step {units.human(self.seconds, 's')} ({units.human(self.lower_s, 's')} to {units.human(self.upper_s, 's')}), "
+                f"MFU {self.mfu:.1%}, {units.human(self.tokens_per_s)} tokens/s",
+                "time: " + ", ".join(f"{name} {units.human(seconds, 's')}" for name, seconds in self.parts_s.items()),
+                f"{self.binds} binds: {self.inequality}",
+                f"memory at its peak {held} of {usable} a device, {fits}: "
+                + ", ".join(f"{name} {units.human(size, 'GiB')}" for name, size in parts.items() if size),
+            ]
+        )
 
     def __str__(self) -> str:
         return self.explain()

@@ -48,7 +48,7 @@ class Facts:
         kept_bytes: activations of all layers kept for the backward pass.
         working_bytes: what the backward pass of one layer has beside them for having run it again.
         head_bytes: inputs of last norm and head.
-        logits_bytes: the logits in float32 and their gradient in the dtype of activations.
+        logits_bytes: the logits and their gradient, both in float32.
         elementwise_bytes: read and written by all that is no matmul, in all layers, forward, backward and again.
         stream_bytes: a token's width in the dtype of activations, times T: what tensor parallelism gathers.
         keys_bytes: keys and values of one layer.
@@ -135,7 +135,7 @@ def _facts(
         kept_bytes=kept,
         working_bytes=max(0.0, activations("none") - kept) / model.L,
         head_bytes=2 * T * model.D * item / split,
-        logits_bytes=logits_bytes(model, T=T) * (1 + item / units.itemsize("f32")) / tensor,
+        logits_bytes=2 * logits_bytes(model, T=T) / tensor,
         elementwise_bytes=_elementwise(model, tensor, split) * T * item * (FORWARD_AND_BACKWARD + (remat != "none")),
         stream_bytes=T * model.D * item,
         keys_bytes=T * max(model.K / tensor, 1) * (model.H + model.v_dim) * item,

@@ -62,6 +62,7 @@ class How:
     offload: tuple[str, ...]
     weights: float
     gradients: float
+    reduced: float
     master: float
     moments: float
     activations: float
@@ -76,6 +77,7 @@ class How:
             offload=plan.offload,
             weights=units.itemsize(plan.weights),
             gradients=units.itemsize(plan.gradients),
+            reduced=units.itemsize(plan.reduced or plan.gradients),
             master=0.0 if plan.master is None else units.itemsize(plan.master),
             moments=2 * units.itemsize(plan.moments),
             activations=units.itemsize(plan.activations),
@@ -103,38 +105,49 @@ def largest_stage(layers: Number, pipeline: Number, virtual_stages: Number) -> N
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes on one device at the peak of a step, by part; numbers or arrays.
+    """Bytes on one device, by part; numbers or arrays. Not all are there at once: `total` is the peak.
 
     Args:
         weights: kept between steps.
-        gradients: of all layers of the stage.
         optimizer: master copy and moments.
-        activations: kept for the backward pass, of all microbatches in flight, and of the layer that runs again.
-        logits: and their gradient.
-        buffers: what collectives work on: gathered weights of two layers (one in use, the next on its way) or of the largest
-            table, gradients of a layer before they are scattered, gathered activations and keys.
+        activations: kept for the backward pass, of all microbatches in flight.
+        gradients: of all layers of the stage.
+        working: of the layer whose backward pass runs: what runs again, and results on their way.
+        buffers: what collectives work on then: a layer's gathered weights and its gradients before they are scattered, gathered
+            activations, keys on their way.
+        logits: in float32, and their gradient.
+        head: the head's gathered matrix, in use at the same time.
+        accumulates: 1 where gradients of earlier microbatches are there while logits are made, else 0.
     """
 
     weights: Number
-    gradients: Number
     optimizer: Number
     activations: Number
-    logits: Number
+    gradients: Number
+    working: Number
     buffers: Number
+    logits: Number
+    head: Number
+    accumulates: Number
 
     @property
     def total(self) -> Number:
-        """All parts together."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
+        """The peak: what stays, and the larger of two moments.
+
+        As the backward pass begins there are logits, and gradients only of earlier microbatches. As it ends there are all
+        gradients, and what one layer needs.
+        """
+        begins = self.accumulates * self.gradients + self.logits + self.head
+        ends = self.gradients + self.working + self.buffers
+        return self.weights + self.optimizer + self.activations + maximum(begins, ends)
 
 
 def stage_memory(facts: Facts, ways: Ways, how: How, *, last: bool) -> Memory:
     """What a device of the first or the last stage holds. Without a pipeline the two are one, and hold the same."""
     w, alone = ways, ways.pipeline == 1
     share = w.stage_layers / facts.layers
-    first_table = facts.first_weights * (alone if last else 1)
-    last_table = facts.last_weights + facts.tied_weights * (1 - alone) if last else facts.last_weights * alone
-    table = first_table + last_table
+    head = facts.last_weights + facts.tied_weights * (1 - alone)
+    table = facts.first_weights + facts.last_weights * alone if not last else head + facts.first_weights * alone
     dense, experts = facts.layer_weights * share + table, facts.expert_weights * share
 
     def kept(stage: int) -> Number:
@@ -148,28 +161,31 @@ def stage_memory(facts: Facts, ways: Ways, how: How, *, last: bool) -> Memory:
     in_flight = pipelines.in_flight(how.schedule, stage, w.pipeline, w.microbatches, w.virtual_stages)
     layers_kept = 2.0 / facts.layers if "activations" in how.offload else share * in_flight
     has_head = 1 if last else alone
-    activations = (facts.kept_bytes * layers_kept + facts.working_bytes + facts.head_bytes * has_head) * part
+    kept_bytes = facts.kept_bytes * layers_kept + facts.head_bytes * has_head
+    gathers_head = (w.zero >= 3) * (w.shard > 1) * has_head
     return Memory(
         weights=kept(3) * how.weights,
-        gradients=kept(2) * how.gradients,
         optimizer=0.0 * w.fsdp if "optimizer" in how.offload else kept(1) * how.optimizer,
-        activations=activations,
+        activations=kept_bytes * part,
+        gradients=kept(2) * how.gradients,
+        working=facts.working_bytes * part,
+        buffers=_buffers(facts, ways, how),
         logits=facts.logits_bytes * part / w.loss_chunks * has_head,
-        buffers=_buffers(facts, ways, how, maximum(first_table, last_table)),
+        head=(facts.last_weights + facts.tied_weights) * how.activations * gathers_head,
+        accumulates=w.microbatches > 1,
     )
 
 
-def _buffers(facts: Facts, ways: Ways, how: How, table: Number) -> Number:
+def _buffers(facts: Facts, ways: Ways, how: How) -> Number:
     w = ways
     layer = facts.layer_weights / facts.layers * (w.shard > 1)
     if how.experts:
         layer = layer + facts.expert_weights / facts.expert_layers * (w.expert_shard > 1)
-    gathered = maximum(2 * layer, table * (w.shard > 1)) * how.activations * (w.zero >= 3)
-    scattered = layer * how.gradients * (w.zero >= 2)
+    gathered, scattered = how.activations * (w.zero >= 3), how.reduced * (w.zero >= 2)
     blocks = w.context if how.context_by == "gather" else 2  # a ring has one block in use and one on its way
     keys = facts.keys_bytes * w.sequences / w.context * blocks * (w.context > 1)
     stream = facts.stream_bytes * w.sequences / w.context * (w.tensor > 1) * w.sequence_parallel
-    return gathered + scattered + keys + stream
+    return layer * (gathered + scattered) + keys + stream
 
 
 def _split(ways: Number, whether: Number) -> Number:

@@ -46,7 +46,8 @@ class Plan:
         loss_chunks: the logits are made and used in so many parts.
         offload: what lives in the host's memory: "optimizer", "activations", or both.
         weights: dtype of the weights that are kept.
-        gradients: dtype of the gradients, kept and reduced.
+        gradients: dtype of the gradients as they are kept and added up.
+        reduced: dtype of the gradients as they travel; that of `gradients` if not given.
         master: dtype of the optimizer's own copy of the weights; None where it updates the weights themselves.
         moments: dtype of Adam's two moments.
         activations: dtype of activations, of attention's and the head's matmuls, and of weights as they are gathered.
@@ -79,6 +80,7 @@ class Plan:
     offload: tuple[str, ...] = ()
     weights: str = "bf16"
     gradients: str = "bf16"
+    reduced: str | None = None
     master: str | None = "f32"
     moments: str = "f32"
     activations: str = "bf16"
@@ -105,8 +107,9 @@ class Plan:
             object.__setattr__(self, "remat", tuple(self.remat))
         for name in ("weights", "gradients", "moments", "activations", "math"):
             object.__setattr__(self, name, units.dtype_name(getattr(self, name)))
-        if self.master is not None:
-            object.__setattr__(self, "master", units.dtype_name(self.master))
+        for name in ("master", "reduced"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, units.dtype_name(getattr(self, name)))
 
     @property
     def axes(self) -> dict[str, int]:

@@ -104,7 +104,9 @@ def seconds(traffic: Iterable[Traffic]) -> dict[tuple[Part, str], tuple[Number, 
 def step_traffic(facts: Facts, ways: Ways, how: How, wires: Mapping[str, Wires]) -> tuple[Traffic, ...]:
     """All collectives of a step, those of groups of one device included, at no cost.
 
-    ZeRO-3 gathers weights twice for each micro-batch; the second time serves what runs again for remat and the backward pass.
+    ZeRO-3 gathers a layer's weights twice for each micro-batch; the second time serves what runs again for remat and the backward
+    pass. The head's two passes follow one another, so it is gathered once. Of an embedding in shares each device looks up all
+    tokens in the part it has, and an all-to-all brings tokens home, as XLA does it; PyTorch's FSDP gathers the table.
     Gradients are scattered for each micro-batch where they are kept in shares (ZeRO-2 and 3), else once a step, and the new
     weights are gathered then. Over the data ways each device reduces the share it has.
     """
@@ -123,22 +125,33 @@ def _weights_and_gradients(facts: Facts, ways: Ways, how: How, wires: Mapping[st
     embedding = (facts.first_weights - facts.tied_weights) * (w.pipeline == 1)  # a tied table is gathered with the head
     m, full, keeps_whole = w.microbatches, w.zero >= 3, w.zero < 2
     rounds = 1 + (m - 1) * (1 - keeps_whole)  # of gradients, in a step
-    updated = how.gradients + (how.weights - how.gradients) * (w.zero > 0)  # ZeRO-0 gathers gradients instead of weights
+    updated = how.reduced + (how.weights - how.reduced) * (w.zero > 0)  # ZeRO-0 gathers gradients instead of weights
     arrays = [
-        ("layers", "shard", facts.layer_weights / facts.layers, stage_layers, 1),
-        ("embedding", "shard", embedding, 1, 0),  # whose backward pass needs gradients alone
-        ("head", "shard", facts.last_weights + facts.tied_weights, 1, 1),
+        ("layers", "shard", facts.layer_weights / facts.layers, stage_layers, (full, full, 1)),
+        ("embedding", "shard", embedding, 1, (0, 0, 1 - full)),
+        ("head", "shard", facts.last_weights + facts.tied_weights, 1, (full, 0, 1)),
     ]
     if how.experts:
         of_stage = facts.expert_layers * (stage_layers / facts.layers)
-        arrays.append(("experts", "expert_shard", facts.expert_weights / facts.expert_layers, of_stage, 1))
-    rows = []
-    for name, group, numbers, count, backward in arrays:
+        arrays.append(("experts", "expert_shard", facts.expert_weights / facts.expert_layers, of_stage, (full, full, 1)))
+    tokens = facts.stream_bytes * w.sequences / _token_ways(w)
+    rows = [
+        Traffic(
+            part="fsdp",
+            what="embedding: tokens",
+            kind="all-to-all",
+            group="shard",
+            array_bytes=tokens,
+            count=2 * m * full * (w.pipeline == 1),
+            wires=wires["shard"],
+        )
+    ]
+    for name, group, numbers, count, (forward, backward, scattered) in arrays:
         shard = w.expert_shard if group == "expert_shard" else w.shard
         moves: tuple[tuple[str, Kind, Number, Number], ...] = (
-            ("weights, forward", "all-gather", how.activations, count * m * full),
-            ("weights, backward", "all-gather", how.activations, count * m * full * backward),
-            ("gradients", "reduce-scatter", how.gradients, count * rounds),
+            ("weights, forward", "all-gather", how.activations, count * m * forward),
+            ("weights, backward", "all-gather", how.activations, count * m * backward),
+            ("gradients", "reduce-scatter", how.reduced, count * rounds * scattered),
             ("after the update", "all-gather", updated, count * (1 - full)),
         )
         for what, kind, item, times in moves:
@@ -159,7 +172,7 @@ def _weights_and_gradients(facts: Facts, ways: Ways, how: How, wires: Mapping[st
                 what=f"{name}: gradients",
                 kind="all-reduce",
                 group="data",
-                array_bytes=numbers / shard * how.gradients,
+                array_bytes=numbers / shard * how.reduced,
                 count=count,
                 wires=wires["data"],
             )
