@@ -330,7 +330,7 @@ def test_tensor_ways_bind_above_those_of_the_inequality():
     """One axis, two matrices, no sequence kept in parts: 4 BD against 4 BDF/Y in the forward pass."""
     slice = slice_of("v5p:4x4x16")
     plan = Plan(tensor=16, fsdp=16, sequence_parallel=False, placement={"tensor": 2, "fsdp": (0, 1)})
-    model = MLP.but(n_heads=16, parallel=True)
+    model = MLP.but(n_heads=16, n_layers=100, parallel=True)
     parts = estimate(model, slice, plan, 64, T=4096).parts_s
     most = bounds.tensor_ways(slice.chip, model.F)
     # The backward pass has twice the math for as many bytes.
