@@ -53,6 +53,24 @@ def test_a_plan_that_cannot_run_says_which_number_and_what_would_do(changes, say
 
 
 @pytest.mark.parametrize(
+    ("model", "plan", "says"),
+    [
+        (SMALL.but(n_kv_heads=3), Plan(tensor=2, data=4), "tensor=2 and the 3 key heads of small: one must divide the other"),
+        (SMALL.but(d_ff=35), Plan(tensor=2, data=4), "does not divide the hidden width 35 of small; give one of 1$"),
+        (
+            MIXTRAL.but(d_ff=0, n_heads=24, d_model=3072, n_kv_heads=8),
+            Plan(expert=3, data=8),
+            "expert=3 .* give one of 1, 2, 4, 8",
+        ),
+        (SMALL, Plan(pipeline=8, uneven_stages=True), "pipeline=8 chunks are more than the 6 layers of small; give at most 6"),
+    ],
+)
+def test_models_that_a_plan_cannot_split(model, plan, says):
+    with pytest.raises(ValueError, match=says):
+        estimate(model, "h100:8x3" if plan.devices == 24 else "h100:8x1", plan, 24, T=24)
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         ({"zero": 4}, "zero=4"),
@@ -208,6 +226,13 @@ def test_bytes_of_gradient_accumulation():
     assert moved(Plan(fsdp=512, zero=1, microbatches=4), batch=2048)["fsdp"] == 2 * 2 * N
 
 
+def test_what_a_device_sends():
+    """An all-reduce sends its array nearly twice, a permute all of it."""
+    rows = {r.part: r for r in estimate(LLAMA_8B, CUBE, Plan(data=64, pipeline=8, microbatches=8, zero=0), 512, T=64).collectives}
+    assert rows["data"].sent_bytes == rows["data"].total_bytes * 2 * 63 / 64
+    assert rows["pipeline"].sent_bytes == rows["pipeline"].total_bytes
+
+
 def test_tensor_parallelism_by_hand():
     """Two blocks a layer, and embedding and head: an all-reduce each way for each, or its two halves."""
     stream = 512 // 64 * 1024 * LLAMA_8B.D * 2
@@ -310,6 +335,24 @@ def test_math_of_one_chip_is_its_flops_over_its_peak():
     assert priced.lower_s <= priced.seconds <= priced.upper_s
 
 
+def test_memory_traffic_by_hand():
+    """Bytes a token of one layer: each of two blocks 4 widths of D, the activation 3 of F, positions twice queries and keys."""
+    plan = Plan(fsdp=64, tensor=8, gradients="f32")
+    step = estimate(LLAMA_70B, CUBE, plan, 64, T=1024).step
+    rate = hardware.chip("v5p").hbm_bytes_per_s
+    wide = 8 * 8192 + 3 * 28672 + 2 * (64 + 8) * 128
+    assert step.parts_s["elementwise"] == pytest.approx(3 * 80 * wide / 8 * 2 * 1024 / rate)
+    held = step.last.weights / 2
+    assert step.optimizer_s == pytest.approx(held * (4 + 2 * 12 + 2) / rate)
+
+
+def test_few_tokens_wait_for_weights_from_memory():
+    """One sequence of 8 tokens a device: each matrix is read twice and its gradient written, in bf16."""
+    step = estimate(LLAMA_8B, "v5p:2x2x1", Plan(data=4, zero=0), 4, T=8).step
+    held = tf.parameters(LLAMA_8B).total - tf.parameters(LLAMA_8B).embedding
+    assert step.math_s == pytest.approx(3 * held * 2 / hardware.chip("v5p").hbm_bytes_per_s)
+
+
 def test_fsdp_binds_below_the_tokens_of_the_inequality():
     """The field's model of plain matrices: 850 tokens a chip on v5p, here with (n - 1)/n and tables."""
     tokens = bounds.data_tokens(hardware.chip("v5p"), axes=3)
@@ -409,6 +452,26 @@ def test_offload_costs_time_and_names_its_inequality():
     assert priced.parts_s["offload"] == pytest.approx(2 * held / hardware.chip("v5e").pcie_bytes_per_s)
     assert priced.binds == "offload"
     assert "bandwidth to the host" in str(priced.inequality)
+
+
+def test_a_compute_bound_step_says_how_small_the_batch_may_be():
+    priced = estimate(MLP, CUBE, Plan(fsdp=512), 1024, T=1000)
+    assert priced.binds == "math"
+    assert priced.inequality.bound * 1000 / 512 == pytest.approx(850, rel=1e-2)
+    assert str(priced.inequality).startswith("batch (sequences) is 1,024, and must be at least 43")
+
+
+def test_experts_that_talk_too_much_want_faster_wires():
+    model = MIXTRAL.but(experts=Experts(n_experts=8, top_k=8, d_ff=128), n_heads=32, d_ff=0)
+    priced = estimate(model, "h100:1x8", Plan(expert=8, zero=0), 8, T=4096)
+    assert priced.binds == "expert.dcn"
+    assert priced.inequality.bound == pytest.approx(priced.parts_s["expert.dcn"] / priced.parts_s["math"])
+    assert "bandwidth of the expert ways (times that of the chip) is 1, and must be at least" in str(priced)
+
+
+def test_overlap_of_the_mixed_bound_has_no_default():
+    with pytest.raises(ValueError, match="neither 'full' nor 'none'"):
+        bounds.mixed_tokens(hardware.chip("v5p"), 1000, fsdp_axes=2, tensor_axes=1, overlap="max")
 
 
 def test_latency_and_start_are_floors():

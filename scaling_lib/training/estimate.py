@@ -27,15 +27,18 @@ Overlap = Literal["full", "none"] | Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Inequality:
-    """What must hold for another part to set the time: `quantity`, now `have`, against `bound`."""
+    """What must hold for a step to be compute-bound, or to stay so: `quantity`, now `have`, against `bound`.
+
+    The rest of the plan stays as it is, and wires keep their price.
+    """
 
     quantity: str
     have: float
-    relation: Literal["at least", "at most", "below", "above"]
+    relation: Literal["at least", "at most"]
     bound: float
 
     def __str__(self) -> str:
-        return f"{self.quantity} is {units.human(self.have)}; {self.relation} {units.human(self.bound)} would do"
+        return f"{self.quantity} is {units.human(self.have, digits=4)}, and must be {self.relation} {units.human(self.bound)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,13 +178,13 @@ class StepEstimate:
 
     @property
     def inequality(self) -> Inequality:
-        """What would make another part bind: more of the batch, fewer ways, faster wires; or how far math may shrink."""
+        """What would let math bind: more of the batch, fewer ways, faster wires; where it does, how small the batch may be."""
         binds, math_s = self.binds, self.parts_s["math"]
         axis = binds.removesuffix(".dcn")
         ratio = self.parts_s[binds] / math_s
         if binds == "math":
             ratio = max((seconds / math_s for part, seconds in self.parts_s.items() if part in OUTSIDE), default=0.0)
-            return Inequality(quantity="batch (sequences)", have=self.batch, relation="above", bound=self.batch * ratio)
+            return Inequality(quantity="batch (sequences)", have=self.batch, relation="at least", bound=self.batch * ratio)
         if axis in ("fsdp", "data", "optimizer"):  # what they move does not grow with the batch, and math does
             return Inequality(quantity="batch (sequences)", have=self.batch, relation="at least", bound=self.batch * ratio)
         if axis in ("tensor", "context"):  # over the same links, each device moves the same, however many share the math
