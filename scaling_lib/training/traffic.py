@@ -128,7 +128,7 @@ def _weights_and_gradients(facts: Facts, ways: Ways, how: How, wires: Mapping[st
     updated = how.reduced + (how.weights - how.reduced) * (w.zero > 0)  # ZeRO-0 gathers gradients instead of weights
     arrays = [
         ("layers", "shard", facts.layer_weights / facts.layers, stage_layers, (full, full, 1)),
-        ("embedding", "shard", embedding, 1, (0, 0, 1 - full)),
+        ("embedding", "shard", embedding, 1 * (embedding > 0), (0, 0, 1 - full)),
         ("head", "shard", facts.last_weights + facts.tied_weights, 1, (full, 0, 1)),
     ]
     if how.experts:
