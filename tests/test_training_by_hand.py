@@ -264,3 +264,31 @@ def test_two_ways_have_a_place():
         {"tensor": {"node": 2}, "fsdp": {"dcn": 2}},
         {"tensor": {"dcn": 2}, "fsdp": {"node": 2}},
     ]
+
+
+def test_logits_set_the_peak_of_a_large_vocabulary():
+    model = MODEL.but(vocab_size=300_000)
+    for plan in (Plan(fsdp=2), Plan(fsdp=2, microbatches=2)):
+        m = estimate(model, "h100:2x1", plan, 4, T=T).memory
+        stays = m.weights + m.optimizer + m.activations + (m.gradients if plan.microbatches > 1 else 0)
+        assert m.total == pytest.approx(stays + m.logits + m.head)
+        assert m.logits + m.head > m.gradients + m.working + m.buffers
+        assert m.head == (300_000 * D + D) * 2
+
+
+def test_two_ways_share_and_gather():
+    m = estimate(MODEL, "h100:2x1", Plan(fsdp=2), 2, T=T).memory
+    dense = 8 * ATTENTION + 4 * MLP + 4 * D * 8 + 8 * 2 * D
+    assert m.buffers == pytest.approx((dense / 8 + 8 * EXPERT) * (2 + 2))
+
+
+def test_zero_1_shares_the_update():
+    whole, shared = (estimate(MODEL, "h100:8x1", plan, 8, T=T).step for plan in (Plan(data=8, zero=0), Plan(fsdp=8, zero=1)))
+    assert shared.optimizer_s == pytest.approx(whole.optimizer_s / 8)
+
+
+def test_a_device_has_its_share_of_the_way_to_the_host():
+    chip = hardware.chip("tpu7x").but(pcie_bytes_per_s=1e9)  # no source states it
+    step = estimate(MODEL, hardware.Slice(chip, (2, 2, 1)), Plan(fsdp=8, offload="optimizer"), 8, T=T).step
+    held = (8 * ATTENTION + 4 * MLP + 4 * D * 8 + 8 * 2 * D + 2 * V * D + D + 4 * 8 * EXPERT) / 8
+    assert step.parts_s["offload"] == pytest.approx(2 * held * 12 / 0.5e9)
