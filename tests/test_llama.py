@@ -239,6 +239,17 @@ def test_the_optimizer_state_has_the_bytes_of_the_formula(params):
     assert moments == 2 * 4 * tf.parameters(MODEL).total
 
 
+@pytest.mark.parametrize("remat", ["full", ("mlp.gate", "mlp.gat")])
+def test_an_unknown_remat_is_refused(params, remat):
+    with pytest.raises(ValueError, match="names of input, "):
+        llama.loss(params, batch(), remat=remat)
+
+
+def test_a_cache_too_short_for_the_prompts_is_refused(params):
+    with pytest.raises(ValueError, match="S=6 is below T=7"):
+        llama.prefill(params, batch()["tokens"], jnp.full(B, T), S=6)
+
+
 # On a mesh
 
 RULES = [
