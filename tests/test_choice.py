@@ -190,6 +190,12 @@ def test_it_refuses_other_prices_and_other_meshes():
         choice.compare(plan, dataclasses.replace(program, axes={"X": 2, "Y": 8}), SLICE)
 
 
+def test_it_refuses_a_product_that_compilers_write_no_matmul_for():
+    plan = matmul_plan("A[T_X] · B[D] -> C[T_X, D]", {"T": 64, "D": 64}, {"X": 16}, "v5p:4x2x2")
+    with pytest.raises(ValueError, match=r"C\[T_X, D\] sums over nothing: a compiler writes no matmul"):
+        choice.compare(plan, made(plan, []), "v5p:4x2x2")
+
+
 def test_it_prints_both():
     plan = plan_of(PRODUCT, TRAINING)
     found = choice.compare(plan, made(plan, [GATHER, done("all-reduce", "", 2048 * 4096, group=2)]), SLICE)
