@@ -146,6 +146,39 @@ def test_a_loop_runs_its_collectives_as_often_as_it_runs():
     plan = plan_of(PRODUCT, TRAINING)
     times = [choice.compare(plan, made(plan, [dataclasses.replace(GATHER, times=n)]), SLICE).program_s for n in (1, 2, 5)]
     assert times[2] - times[1] == pytest.approx(3 * (times[1] - times[0]), rel=1e-9)
+    assert times[1] - times[0] == pytest.approx(plan.collectives[0].seconds, rel=1e-9)
+    once = made(plan, [])
+    (multiply,) = once.matmuls
+    twice = dataclasses.replace(once, code=Code((), (dataclasses.replace(multiply, times=2),)))
+    assert choice.compare(plan, twice, SLICE).program_s == pytest.approx(2 * plan.compute_s, rel=1e-9)
+
+
+def test_the_plans_collectives_around_a_slower_matmul_are_not_the_same():
+    plan = plan_of(PRODUCT, TRAINING)
+    found = choice.compare(plan, made(plan, [GATHER, SCATTER], elements=50), SLICE)
+    assert (found.verdict, found.reason) == ("dearer", "reads larger arrays from HBM, where the plan moves parts of them first")
+
+
+def test_less_than_a_microsecond_is_a_tie_and_a_group_of_one_is_nothing():
+    plan = plan_of(PRODUCT, TRAINING)
+    small = plan_of(PRODUCT, {"T": 128, "D": 128, "F": 128})
+    assert small.seconds < choice.TIE_S < plan.seconds
+    multiply = Matmul(2 * 32**3, elements=3 * 32**2)
+    program = Program("made", "v5e:4x4", 16, small.mesh, Memory(0), Code((), (multiply,)), {}, "2026-01-01")
+    found = choice.compare(small, program, SLICE)
+    assert found.verdict == "tie"
+    assert found.program_s < small.seconds
+    alone = choice.compare(plan, made(plan, [GATHER, SCATTER, done("all-gather", "", 2**20, group=1)]), SLICE)
+    assert alone.program_s == pytest.approx(plan.seconds, rel=1e-9)
+    assert alone.reason == "takes other steps"
+
+
+def test_an_all_to_all_in_a_part_of_an_axis_moves_less_than_a_gather():
+    plan = plan_of(PRODUCT, TRAINING)
+    moved_s = choice.compare(plan, made(plan, [done("all-to-all", "", 2**24, group=2)]), SLICE).program_s - plan.compute_s
+    assert moved_s == pytest.approx(2**25 / 2 / 45e9, rel=1e-6)  # half of it, over one link of 45 GB/s
+    moved_s = choice.compare(plan, made(plan, [done("all-to-all", "", 2**24, group=8)]), SLICE).program_s - plan.compute_s
+    assert moved_s == pytest.approx(2**25 / 8 * 16 / 45e9, rel=1e-6)  # a line: 4 · 4 messages over the middle link
 
 
 def test_a_part_of_an_axis_is_a_ring_only_where_the_torus_has_one_of_its_size():

@@ -452,6 +452,14 @@ def test_the_runner_up_takes_so_many_times_as_long(reduce_s, gather_s, words):
     assert plan.explain().endswith(words)
 
 
+def test_sums_of_both_operands_over_one_axis_are_not_multiplied():
+    """The sum of products is not the product of sums."""
+    plan = matmul_plan("A[I, J]{U_X} · B[J, K]{U_X} -> C[I, K]{U_X}", SIZES, {"X": 4, "Y": 4}, "v5e:4x4")
+    a, b = plan.matmul.before
+    assert not set(a.unreduced) & set(b.unreduced)
+    assert {step.array for step in plan.collectives} & {"a", "b"}
+
+
 def test_a_plan_explains_itself():
     plan = matmul_plan("A[I, J_X] · B[J, K_Y] -> C[I_X, K_Y]", SIZES, {"X": 4, "Y": 4}, "v5e:4x4")
     lines = plan.explain().splitlines()
@@ -490,6 +498,12 @@ def test_a_plan_explains_itself():
         ("A[I_X, J]{U_Y} · B[J, K_Y] -> C[I_X, K_Y]", TEXTBOOK, 1, "A arrives as partial sums over Y, and K of B is cut by Y."),
         ("A[I, J] · B[J, K_X] -> C[I_X, K]", ["all-to-all"], 2, "C is wanted with X on I, not on K."),
         ("A[I, J] · B[J, K] -> C[I_X, K]", ["slice"], 1, "Copies along X would do the same work; each device keeps a part of I."),
+        (
+            "A[I, J] · B[J, K] -> C[I, K]{U_X}",
+            ["slice"],
+            1,
+            "Copies along X would do the same work; each device keeps a part of J.",
+        ),
         ("A[I, J] · B[J_X, K] -> C[I, K]", [*TEXTBOOK, "slice"], 1, "J of B is cut by X; each device keeps the part that goes"),
         ("A[I_X, J] · B[J, K_XY] -> C[I_X, K]", TEXTBOOK, 1, "K is not cut by X and Y in the matmul; I of A is cut by X."),
         ("A[I_X, J] · B[J, K] -> C[I, K_X]", ["all-to-all"], 2, "C is wanted with X on K, not on I."),
