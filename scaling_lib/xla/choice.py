@@ -81,7 +81,8 @@ def compare(
         efficiency: fraction of the links' bandwidth that is reached.
 
     Raises:
-        ValueError: for a program on another mesh, one that does not fit, and prices other than the plan's.
+        ValueError: for a program on another mesh, one that does not fit, prices other than the plan's, and a product that
+            sums over nothing, for which compilers write no matmul.
 
     NB: groups that are no whole mesh axes are priced along a torus axis of their size, or else a line. Every permute costs
     what a plan pays for one, so let the compiler write no collective matmul, whose permutes go to the neighbor alone. An
@@ -89,7 +90,9 @@ def compare(
     """
     if dict(program.axes) != dict(plan.mesh):
         raise ValueError(f"program {program.name!r} is for the axes {dict(program.axes)}, the plan for {dict(plan.mesh)}")
-    slice = slice_of(slice) if isinstance(slice, str) else slice
+    if not plan.product.contracted:
+        raise ValueError(f"{plan.product} sums over nothing: a compiler writes no matmul for it, so there is none to compare")
+    slice = slice if isinstance(slice, Slice) else slice_of(slice)
     wires = {"hop_s": hop_s, "start_s": start_s, "efficiency": efficiency}
     price, itemsize = prices(plan.mesh, slice, **wires), units.itemsize(dtype)
 
