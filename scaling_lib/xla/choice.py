@@ -41,7 +41,7 @@ class Choice:
         plan_s: seconds of the plan, as its objective counts them.
         program_s: seconds of the program at the same prices.
         planned: collectives of the plan, in short: AG, RS, AR, A2A, and CP for a permute, with axes and bytes.
-        chosen: those of the program, in bytes of the plan's dtype; "?" stands for groups that are no whole axes.
+        chosen: those of the program, the largest first, in bytes of the plan's dtype; "?" stands for groups that are no whole axes.
         flops_ratio: FLOPs of a device in the program over those in the plan.
     """
 
@@ -106,7 +106,7 @@ def compare(
         return roofline.bound(cost, slice.chip).lower_s
 
     planned = [_Done(step.kind, step.axes, round(step.bytes / itemsize)) for step in plan.collectives]
-    chosen = [done for one in program.collectives for done in _done(one)]
+    chosen = sorted((done for one in program.collectives for done in _done(one)), key=lambda done: (-done.elements, done))
     plan_flops, plan_elements = _matmul(plan)
     _check(plan, sum(map(collective_s, planned)), matmul_s(plan_flops, plan_elements))
     communication_s = sum(map(collective_s, chosen))
