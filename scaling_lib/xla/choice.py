@@ -41,7 +41,7 @@ class Choice:
         plan_s: seconds of the plan, as its objective counts them.
         program_s: seconds of the program at the same prices.
         planned: collectives of the plan, in short: AG, RS, AR, A2A, and CP for a permute, with axes and bytes.
-        chosen: those of the program, the largest first, in bytes of the plan's dtype; "?" stands for groups that are no whole axes.
+        chosen: those of the program, largest first, in bytes of the plan's dtype; "?" stands for groups that are no whole axes.
         flops_ratio: FLOPs of a device in the program over those in the plan.
     """
 
