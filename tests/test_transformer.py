@@ -284,6 +284,15 @@ def test_widths_and_periods_that_a_file_gives_are_those_of_the_model():
     assert (old.parallel, old.norms, old.K, old.mlp_bias) == (False, "pre", 6, True)
 
 
+def test_what_a_file_leaves_out_is_as_in_its_family():
+    gemma = Transformer.from_hf_config(GEMMA)
+    assert (gemma.N, gemma.K, gemma.H, gemma.V, gemma.tied_embeddings) == (8, 4, 256, 262_208, True)
+    assert Transformer.from_hf_config({k: v for k, v in OSS.items() if k != "head_dim"}).H == 64
+    bare = {k: v for k, v in DEEPSEEK.items() if k not in ("topk_method", "architectures")}
+    for family, has_bias in (("deepseek_v2", False), ("deepseek_v3", True)):
+        assert Transformer.from_hf_config(bare | {"model_type": family}).experts.router_bias == has_bias
+
+
 def test_windows_begin_where_the_file_says():
     assert Transformer.from_hf_config(QWEN_LOCAL).layer_kinds == ("global",) * 3 + ("local",) * 4
     kinds = Transformer.from_hf_config(GEMMA | {"sliding_window_pattern": 3}).layer_kinds
