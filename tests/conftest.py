@@ -1,10 +1,20 @@
-"""Fixtures of the tests in browsers."""
+"""Fixtures of the tests in browsers, and the simulated devices that all tests of one process share."""
+
+import sys
 
 import pytest
 from playwright.sync_api import sync_playwright
 
 from tests import browser as browsers
 from tests.test_book import HTML
+
+
+def pytest_collection_finish(session):
+    """Before the first test starts JAX with fewer devices than a later one needs."""
+    if "jax" in sys.modules:
+        from scaling_lib.xla import simulate
+
+        simulate.mesh(X=16)
 
 
 @pytest.fixture(scope="module")

@@ -82,3 +82,10 @@ def test_unused_dependencies_of_the_core_are_none():
     import tomllib
 
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"] == []
+
+
+def test_an_explorer_loads_its_own_part_of_the_core():
+    script = "import sys; from scaling_lib.show.explorers import torus_explorer; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert "scaling_lib.torus" in out.split()
+    assert not {"scaling_lib.transformer", "scaling_lib.sharding"} & set(out.split())

@@ -111,7 +111,7 @@ print(program.target, program.memory.arguments_bytes)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True).stdout
     assert out.splitlines() == [
         "(2, 5) 1770.0 6",
-        "'A[I_Y, J_X]': J=16 is no multiple of X=3; 18 would do",
+        "A[I_Y, J_X]: J=16 is no multiple of X=3; 18 would do, with 12.5 % more elements",
         "'A[I_Y]' has 1 dimensions, the array 2: (4, 15)",
         *["mesh={'X': 2, 'Y': 2} has no devices that hold values; make one with simulate.mesh"] * 2,
         "cpu:4 8.0",

@@ -207,6 +207,9 @@ def test_count_prints_base_units_under_the_field_names(capsys):
     assert shown["decode_flops_per_token"] == shown["forward_flops_per_token"]["full"]  # the last token sees all
     assert shown["kv_bytes_per_token"] == 65_536
     assert shown["kv_cache_bytes"] == 3 * 8192 * 65_536
+    full = transformer.train_flops(model, T=8192, causal=False)
+    assert shown["train_flops_per_token"]["full"] * 8192 == full.model_flops
+    assert shown["forward_flops_per_token"]["full"] * 8192 == full.forward.total
     assert shown["weight_bytes"]["total"] == 8_030_261_248
 
 
@@ -257,8 +260,20 @@ def test_an_unknown_choice_is_one_line(option, words, capsys):
     assert err.count("\n") == 1
 
 
-def test_a_configuration_that_is_no_json_says_so(tmp_path, capsys):
+@pytest.mark.parametrize("written", [b"", b"{", b"\xff{}", b"[" * 100_000, b'{"vocab_size": ' + b"9" * 5000 + b"}"])
+def test_a_configuration_that_is_no_json_says_so(written, tmp_path, capsys):
     path = tmp_path / "config.json"
-    path.write_text("{")
+    path.write_bytes(written)
     assert cli.main(["count", str(path)]) == 2
-    assert "is no JSON" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert f"model={str(path)!r} is no JSON" in err
+    assert err.count("\n") == 1
+
+
+def test_a_folder_and_a_name_too_long_for_a_file_are_one_line(tmp_path, capsys):
+    (tmp_path / "config.json").mkdir()
+    for name, words in ((str(tmp_path / "config.json"), "cannot be read: Is a directory"), ("a" * 5000, "is unknown")):
+        assert cli.main(["count", name]) == 2
+        err = capsys.readouterr().err
+        assert words in err
+        assert err.count("\n") == 1

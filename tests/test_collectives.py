@@ -408,6 +408,7 @@ def test_two_networks_add():
 @pytest.mark.parametrize("in_network", [True, False])
 def test_an_all_reduce_over_switches_goes_up_and_comes_back(in_network):
     there_and_back = all_reduce(8.0, switch(8).but(hop_s=1e-6), in_network=in_network)
+    assert there_and_back.link_bytes == (9 if in_network else 14)  # (n + 1)/n, or 2(n - 1)/n, of 8 bytes
     assert there_and_back.latency_s == 2e-6
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from scaling_lib.sharding import matmul_plan
+from scaling_lib.sharding import Sharding, matmul_plan
 from scaling_lib.show import holdings, svg
 from scaling_lib.show.holdings import Part, draw, draw_plan, held
 from scaling_lib.xla import arrays, simulate
@@ -206,6 +206,8 @@ def test_what_cannot_be_drawn_is_an_error(arrays, mesh, sizes, words):
 
 
 def test_parts_of_an_unknown_mesh_are_an_error():
+    with pytest.raises(ValueError, match="'Y' is no axis of the mesh, which has X=2"):
+        draw(Sharding.parse("A[I_X, J_Y]"), mesh={"X": 2})
     with pytest.raises(ValueError, match="'X' is no axis of the mesh"):
         held("A[I_X, J]", {"Y": 2})
     with pytest.raises(ValueError, match=r"Y=1\.5"):

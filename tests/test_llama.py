@@ -3,6 +3,7 @@
 import importlib.util
 import multiprocessing
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 
@@ -161,6 +162,25 @@ def test_how_it_runs_changes_no_gradient(params, how):
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), plain, other)
 
 
+def test_in_bf16_norms_softmax_rotation_and_loss_stay_in_float32(params):
+    text = str(jax.make_jaxpr(partial(llama.loss, dtype=jnp.bfloat16))(params, batch()))
+    found = re.findall(r":(\w+)\[[^\]]*\] = (exp|rsqrt|log|reduce_max|cos)\b", text)
+    assert {name for _, name in found} == {"exp", "rsqrt", "log", "reduce_max", "cos"}
+    assert {dtype for dtype, _ in found} == {"f32"}
+    assert re.search(r":bf16\[[^\]]*\] = dot_general", text)  # and matmuls do not
+
+
+def test_serving_in_bf16_is_near_float32_and_keeps_the_cache_in_bf16(params):
+    tokens = batch()["tokens"]
+    whole = llama.forward(params, tokens)
+    logits, cache = llama.prefill(params, tokens[:, :5], jnp.full(B, 5), S=T, dtype=jnp.bfloat16)
+    np.testing.assert_allclose(logits, whole[:, 4], atol=0.1)
+    logits, cache = llama.decode(params, cache, tokens[:, 5:], jnp.full(B, 5), dtype=jnp.bfloat16)
+    np.testing.assert_allclose(logits, whole[:, 5:], atol=0.1)
+    assert logits.dtype == jnp.float32
+    assert {x.dtype for x in jax.tree.leaves(cache)} == {jnp.dtype(jnp.bfloat16)}
+
+
 def test_another_attention_takes_the_place_of_the_dense_one(params):
     def by_jax(query, key, value, positions):
         return jax.nn.dot_product_attention(query, key, value, is_causal=True)
@@ -233,10 +253,35 @@ def test_the_loss_begins_at_a_guess_and_falls_to_what_can_be_known(params):
     assert np.log(2) - 0.05 < np.mean(losses[-5:]) < np.log(2) + 0.15
 
 
+def test_the_optimizer_has_the_numbers_of_llama_2():
+    """Gradients are clipped to length 1; betas 0.9 and 0.95; decay 0.1; the rate rises over a tenth, and falls to a tenth."""
+    optimizer, weight = llama.optimizer(20, peak=0.5), {"query": jnp.array([3.0, -4.0])}
+    adam = optimizer.update({"query": jnp.array([6.0, 8.0])}, optimizer.init(weight), weight)[1][1][0]
+    np.testing.assert_allclose(adam.mu["query"], [0.06, 0.08], rtol=1e-5)
+    np.testing.assert_allclose(adam.nu["query"], [0.05 * 0.36, 0.05 * 0.64], rtol=1e-5)
+    state, update, rates = optimizer.init(weight), jax.jit(optimizer.update), []
+    for _ in range(21):  # without a gradient, decay alone moves a weight
+        moved, state = update({"query": jnp.zeros(2)}, state, weight)
+        rates.append(float(-moved["query"][0] / (0.1 * 3)))
+    assert rates[:3] == pytest.approx([0, 0.25, 0.5], rel=1e-5)
+    assert rates[20] == pytest.approx(0.05, rel=1e-5)
+
+
 def test_the_optimizer_state_has_the_bytes_of_the_formula(params):
     state = llama.optimizer(10).init(params)
     moments = sum(x.nbytes for x in jax.tree.leaves(state) if x.ndim)
     assert moments == 2 * 4 * tf.parameters(MODEL).total
+
+
+@pytest.mark.parametrize("remat", ["full", ("mlp.gate", "mlp.gat")])
+def test_an_unknown_remat_is_refused(params, remat):
+    with pytest.raises(ValueError, match="names of input, "):
+        llama.loss(params, batch(), remat=remat)
+
+
+def test_a_cache_too_short_for_the_prompts_is_refused(params):
+    with pytest.raises(ValueError, match="S=6 is below T=7"):
+        llama.prefill(params, batch()["tokens"], jnp.full(B, T), S=6)
 
 
 # On a mesh

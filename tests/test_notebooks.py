@@ -8,10 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import course
+import nbformat
 import notebooks
 import plain
 import pytest
+from myst_nb.core.utils import coalesce_streams
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 
 FRONT_MATTER = """\
 ---
@@ -339,6 +342,21 @@ def test_the_book_must_show_what_the_notebook_shows(write_page: WritePage, run_i
     output, values = notebooks.compare_built(page, built, evals)
     assert "-16.2\n+17" in output
     assert "-x = 8.1\n+x = 9" in values
+
+
+def test_pieces_of_one_stream_are_no_change(write_page: WritePage, run_is_known: NotebookNode) -> None:
+    """A slow cell's text comes in pieces, cut anywhere; MyST-NB's own merging leaves its traces in the built notebook."""
+    page = write_page(PAGE)
+    run_is_known.cells[1].outputs = [new_output("stream", name="stdout", text="one\ntwo\ntwo\n")]
+    notebooks.write(page)
+    built, evals = page.with_name("built.ipynb"), page.with_name("evals.json")
+    evals.write_text('[["name", "it\'s"], ["x", "8.1"]]')
+    notebook = nbformat.read(page.with_suffix(".ipynb"), as_version=4)
+    for pieces, same in (("one", "\ntwo\n", "two\n"), True), (("one\n", "two\n", "six\n"), False):
+        notebook.cells[1].outputs = [new_output("stream", name="stdout", text=piece) for piece in pieces]
+        coalesce_streams(notebook.cells[1].outputs)
+        nbformat.write(notebook, built)
+        assert (notebooks.compare_built(page, built, evals) == []) == same
 
 
 def test_pages_are_those_with_code_and_other_notebooks_are_orphans(write_page: WritePage) -> None:

@@ -100,7 +100,7 @@ def test_the_best_known_cost_is_taken_by_whatever_collective(devices, answer):
         (multiplies_twice, "Right numbers, but a device multiplies 2 times the work of the best known."),
     ],
 )
-def test_what_is_missing_wrong_or_dearer_is_refused(devices, answer, words):
+def test_what_is_missing_wrong_or_costlier_is_refused(devices, answer, words):
     ok, said = devices(verdict, answer)
     assert not ok
     assert said.startswith(words)
@@ -112,6 +112,108 @@ def test_other_collectives_than_the_ones_asked_for_are_refused(devices):
     ok, words = devices(verdict, gathers_the_small_one, only)
     assert not ok
     assert words == "Right numbers, but by all-gather; use collective-permute alone."
+
+
+def multiplies_at_the_end(a, b):
+    return gathers_by_permutes(a) @ b
+
+
+def multiplies_in_parts_at_the_end(a, b):
+    whole = gathers_by_permutes(a)
+    return jnp.concatenate([whole[i : i + 3] @ b for i in range(0, 15, 3)])
+
+
+def multiplies_its_own_part_at_once_and_the_others_at_the_end(a, b):
+    whole, me = gathers_by_permutes(a), lax.axis_index("X")
+    others = lax.dynamic_slice_in_dim(jnp.roll(whole, -3 * me, 0), 3, 12) @ b
+    return jnp.roll(jnp.concatenate([a @ b, others]), 3 * me, 0)
+
+
+def gathers_by_permutes(a):
+    me, whole = lax.axis_index("X"), jnp.zeros((15, 7))
+    for hop in range(N):
+        whole = lax.dynamic_update_slice(whole, a, ((me - hop) % N * 3, 0))
+        a = lax.ppermute(a, "X", RING) if hop < N - 1 else a
+    return whole
+
+
+def passes_the_small_one_on_in_a_loop(a, b):
+    def write(hop, a, c):
+        return lax.dynamic_update_slice(c, a @ b, ((lax.axis_index("X") - hop) % N * 3, 0))
+
+    def one_round(hop, held):
+        return lax.ppermute(held[0], "X", RING), write(hop, *held)
+
+    return write(N - 1, *lax.fori_loop(0, N - 1, one_round, (a, jnp.zeros((15, 4)))))
+
+
+def permutes_in_a_loop_and_multiplies_what_comes(a, b):
+    def one_round(hop, held):
+        a, c = lax.ppermute(held[0], "X", RING), held[1]
+        return a, lax.dynamic_update_slice(c, a @ b, ((lax.axis_index("X") - hop - 1) % N * 3, 0))
+
+    return lax.fori_loop(0, N - 1, one_round, (a, places_its_own_part(a, b)))[1]
+
+
+def places_its_own_part(a, b):
+    return lax.dynamic_update_slice(jnp.zeros((15, 4)), a @ b, (lax.axis_index("X") * 3, 0))
+
+
+@pytest.mark.parametrize("answer", [passes_the_small_one_on, passes_the_small_one_on_in_a_loop])
+def test_matmuls_beside_permutes_are_taken_as_overlapped(devices, answer):
+    assert devices(verdict, answer, {"overlapped": True}) == (
+        True,
+        "Right: 336 B sent a device by collective-permute, the best known.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "part"),
+    [
+        (multiplies_at_the_end, 100),
+        (multiplies_in_parts_at_the_end, 100),
+        (multiplies_its_own_part_at_once_and_the_others_at_the_end, 80),
+        (permutes_in_a_loop_and_multiplies_what_comes, 100),
+    ],
+)
+def test_matmuls_that_wait_for_all_permutes_are_refused_where_overlap_is_asked_for(devices, answer, part):
+    assert devices(verdict, answer)[0]
+    assert devices(verdict, answer, {"overlapped": True}) == (
+        False,
+        f"Right numbers, but {part}% of the matmul stands before all permutes or after them; multiply a part in every round.",
+    )
+
+
+def scattered(answer):
+    asked = {"best_bytes": 4 * 15 * 7 * 4 / N, "best_flops": 2 * 15 * 20 * 7 / N, "overlapped": True}
+    sizes = {"I": 15, "J": 20, "K": 7}
+    puzzle = Puzzle(simulate.mesh(X=N), ["A[I, J_X]", "B[J_X, K]"], "C[I_X, K]", sizes, np.matmul, **asked)
+    said = puzzle.check(answer)
+    return said.ok, repr(said)
+
+
+def multiplies_as_the_sum_comes_by(a, b):
+    return scatters_by_permutes(lambda place: lax.dynamic_slice_in_dim(a, place * 3, 3) @ b)
+
+
+def multiplies_at_the_start(a, b):
+    whole = a @ b
+    return scatters_by_permutes(lambda place: lax.dynamic_slice_in_dim(whole, place * 3, 3))
+
+
+def scatters_by_permutes(part):
+    me = lax.axis_index("X")
+    total = part((me - 1) % N)
+    for hop in range(1, N):
+        total = lax.ppermute(total, "X", RING) + part((me - hop - 1) % N)
+    return total
+
+
+def test_matmuls_that_all_permutes_wait_for_are_refused_where_overlap_is_asked_for(devices):
+    assert devices(scattered, multiplies_as_the_sum_comes_by)[0]
+    ok, words = devices(scattered, multiplies_at_the_start)
+    assert not ok
+    assert words.startswith("Right numbers, but 100% of the matmul stands before all permutes")
 
 
 def test_an_answer_below_the_best_known_cost_is_taken_and_says_so(devices):

@@ -1,5 +1,6 @@
 """Collectives moved piece by piece around a ring or along a line, held to their prices; and the drawing of such a run."""
 
+import functools
 import itertools
 
 import matplotlib as mpl
@@ -177,6 +178,7 @@ def test_the_largest_run_ends():
 
 # The drawing.
 
+drawn = functools.cache(rings.draw)  # by two tests, that only read it
 DRAWN = [of(kind, n, wires) for kind in PRICES for n, wires in [(4, "ring"), (3, "ring"), (5, "line"), (3, "ring, one way")]]
 
 
@@ -190,7 +192,7 @@ def cells(ax, kind):
 
 @pytest.mark.parametrize("moved", DRAWN, ids=lambda moved: f"{moved.kind} {moved.n} {moved.ways} {moved.wraps}")
 def test_every_step_is_drawn_with_its_devices_arrows_and_contents(moved):
-    ax = rings.draw(moved)
+    ax = drawn(moved)
     states = [moved.start, *(step.held for step in moved.steps)]
     assert sum(isinstance(patch, Circle) for patch in ax.patches) == moved.n * len(states)
     around = sum(not 0 <= send.source + send.way < moved.n for step in moved.steps for send in step.sends)
@@ -202,7 +204,7 @@ def test_every_step_is_drawn_with_its_devices_arrows_and_contents(moved):
 
 @pytest.mark.parametrize("moved", DRAWN, ids=lambda moved: f"{moved.kind} {moved.n} {moved.ways} {moved.wraps}")
 def test_the_bar_arrives_at_the_bytes_of_the_formula(moved):
-    ax = rings.draw(moved)
+    ax = drawn(moved)
     wide = [bar.get_width() for bar in cells(ax, "so far")]
     assert wide[0] == 0
     assert wide == sorted(wide)

@@ -422,12 +422,42 @@ def test_meshes_lie_on_whole_axes():
         ({"kinds": ["gather"]}, "kinds has 'gather'; known: all-gather"),
         ({"dtype": "f8"}, "dtype='f8' is unknown"),
         ({"slice": "v5e"}, "does not read as chip:shape"),
+        ({"slice": None}, "slice=None does not read as chip:shape"),
+        ({"product": None}, "'None', column 5: a product has one"),
     ],
 )
 def test_bad_input_says_what_is_wrong(change, words):
     good = {"product": "A[I_X, J] · B[J, K_Y] -> C[I_X, K_Y]", "sizes": SIZES, "mesh": {"X": 4, "Y": 4}, "slice": "v5e:4x4"}
     with pytest.raises(ValueError, match=words):
         matmul_plan(**{**good, **change})
+
+
+def test_a_product_without_a_sum_needs_the_rate_of_the_vector_unit():
+    outer = "A[I_X] · B[K] -> C[I_X, K]", {"I": 64, "K": 32}
+    with pytest.raises(ValueError, match=r"sums over nothing, so the vector unit multiplies: .* v5e; known for: v5p\. Take such"):
+        matmul_plan(*outer, {"X": 16}, "v5e:4x4")
+    plan = matmul_plan(*outer, {"X": 16}, "v5p:4x2x2")
+    hbm_s = 2 * (4 + 32 + 4 * 32) / hardware.chip("v5p").hbm_bytes_per_s
+    assert plan.seconds == pytest.approx(max(hbm_s, 4 * 32 / hardware.chip("v5p").vpu_flops_per_s))
+
+
+@pytest.mark.parametrize(
+    ("reduce_s", "gather_s", "words"),
+    [(1, 2, "takes 4 s, 4 times as long."), (1, 0.5005, "takes 1 s, as long."), (0, 1, "takes 2 s."), (0, 0, "0 s, as long.")],
+)
+def test_the_runner_up_takes_so_many_times_as_long(reduce_s, gather_s, words):
+    seconds = {"all-reduce": reduce_s, "all-gather": gather_s}  # one of the result, or two of the operands
+    product, sizes = parse_product("A[I, J_X] · B[J_X, K] -> C[I, K]"), {"I": 6, "J": 10, "K": 14}
+    plan = cheapest(product, sizes, {"X": 2}, price=lambda kind, *_: seconds[kind], compute=lambda _: 0.0, kinds=[*seconds])
+    assert plan.explain().endswith(words)
+
+
+def test_sums_of_both_operands_over_one_axis_are_not_multiplied():
+    """The sum of products is not the product of sums."""
+    plan = matmul_plan("A[I, J]{U_X} · B[J, K]{U_X} -> C[I, K]{U_X}", SIZES, {"X": 4, "Y": 4}, "v5e:4x4")
+    a, b = plan.matmul.before
+    assert not set(a.unreduced) & set(b.unreduced)
+    assert {step.array for step in plan.collectives} & {"a", "b"}
 
 
 def test_a_plan_explains_itself():
@@ -468,6 +498,14 @@ def test_a_plan_explains_itself():
         ("A[I_X, J]{U_Y} · B[J, K_Y] -> C[I_X, K_Y]", TEXTBOOK, 1, "A arrives as partial sums over Y, and K of B is cut by Y."),
         ("A[I, J] · B[J, K_X] -> C[I_X, K]", ["all-to-all"], 2, "C is wanted with X on I, not on K."),
         ("A[I, J] · B[J, K] -> C[I_X, K]", ["slice"], 1, "Copies along X would do the same work; each device keeps a part of I."),
+        (
+            "A[I, J] · B[J, K] -> C[I, K]{U_X}",
+            ["slice"],
+            1,
+            "Copies along X would do the same work; each device keeps a part of J.",
+        ),
+        ("A[I, J] · B[J_X, K] -> C[I, K]", [*TEXTBOOK, "slice"], 1, "J of B is cut by X; each device keeps the part that goes"),
+        ("A[I_X, J] · B[J, K_XY] -> C[I_X, K]", TEXTBOOK, 1, "K is not cut by X and Y in the matmul; I of A is cut by X."),
         ("A[I_X, J] · B[J, K] -> C[I, K_X]", ["all-to-all"], 2, "C is wanted with X on K, not on I."),
         ("A[I_XY, J] · B[J, K] -> C[I_YX, K]", ["permute"], 2, "The parts have the right size for C[I_YX, K]"),
     ],

@@ -367,6 +367,26 @@ def test_a_function_bound_to_a_simulated_mesh_is_refused_with_the_way_out():
         tpu.compile(total, array(tpu.mesh("v5e:2x2", X=4), P("X"), 512), slice="v5e:2x2")
 
 
+@pytest.mark.parametrize(
+    ("fn", "specs"),
+    [
+        (lambda one: jax.jit(jnp.sin, in_shardings=one, out_shardings=one), [jax.ShapeDtypeStruct((512,), jnp.float32)]),
+        (lambda one: jax.jit(lambda: jnp.arange(512), out_shardings=one), []),
+        (lambda one: lambda: jnp.arange(512), []),  # nothing says where
+    ],
+)
+def test_a_function_that_jit_took_for_other_devices_is_refused_with_the_way_out(fn, specs):
+    one = jax.NamedSharding(simulate.mesh(X=1), P("X"))
+    with pytest.raises(ValueError, match=r"fn=f is for devices of its own.*not for v5e:1x1: leave in_shardings.* needs `out`"):
+        tpu.compile(fn(one), *specs, slice="v5e:1x1", name="f")
+
+
+def test_a_function_without_arguments_compiles_where_out_says():
+    mesh = tpu.mesh("v5e:2x2", X=4)
+    program = tpu.compile(lambda: jnp.arange(512), slice="v5e:2x2", out=jax.NamedSharding(mesh, P("X")))
+    assert (program.devices, program.memory.outputs_bytes) == (4, 512)
+
+
 def test_every_slice_that_can_be_built_is_taken_or_refused_by_name():
     for kind in ("v4", "v5e", "v5p", "v6e", "tpu7x"):
         for shape in hardware._tpu_shapes(chip(kind)):

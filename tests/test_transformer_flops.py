@@ -158,6 +158,7 @@ def test_matmuls_carry_the_names_of_the_weights():
         ({"T": -7}, "T=-7"),
         ({"T": 7, "B": 0}, "B=0"),
         ({"T": 7, "S": 6}, "S=6 is below T=7"),
+        ({"T": 7, "causal": "no"}, "causal='no' is neither True nor False"),
         ({"T": 7, "head": "first"}, "head='first'"),
         ({"T": 7, "embedding": "one-hot"}, "embedding='one-hot'"),
         ({"T": 7, "absorbed": True}, "absorbed=True, but .* has no latent attention"),
@@ -165,7 +166,23 @@ def test_matmuls_carry_the_names_of_the_weights():
 )
 def test_a_pass_that_cannot_be_is_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
-        tf.forward_flops(DENSE, causal=True, **arguments)
+        tf.forward_flops(DENSE, **({"causal": True} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"kind": "sliding"}, "kind='sliding' is unknown; give 'global'"),
+        ({"T": -1}, "T=-1"),
+        ({"T": 6}, "S=5 is below T=6"),
+        ({"window": None}, "window=None is not a number"),
+        ({"kind": "chunked", "window": 0}, "window=0"),
+        ({"causal": None}, "causal=None"),
+    ],
+)
+def test_pairs_that_cannot_be_are_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        tf.attention_pairs(**({"kind": "local", "T": 3, "S": 5, "window": 2, "causal": True} | arguments))
 
 
 def test_causal_has_no_default():
@@ -205,6 +222,22 @@ def test_a_norm_after_the_block_needs_its_last_matmul():
     assert step(DENSE.but(norms="both"), remat=()).recompute.mlp == step().forward.mlp
 
 
+def test_a_block_in_parallel_with_attention_needs_no_output_projection():
+    forward, again = step().forward, step(DENSE.but(parallel=True, norms="shared"), remat=()).recompute
+    assert forward.projections - again.projections == 2 * 21 * 30 * 21 * 3
+
+
+def test_the_gate_of_shared_experts_needs_their_result():
+    ungated = MOE.but(experts=replace(MOE.experts, shared_gate=False))
+    assert step(MOE, remat=()).recompute.shared_experts == step(MOE).forward.shared_experts
+    assert step(ungated, remat=()).recompute.shared_experts == step(MOE).forward.shared_experts * 2 // 3
+
+
+def test_kept_keys_of_latent_attention_hold_the_rotary_key_too():
+    again = step(MLA, remat=()).recompute.projections - step(MLA, remat=("attention.key",)).recompute.projections
+    assert again == 2 * 21 * 3 * (21 * 2 + 9 * 6 * 4)
+
+
 def test_keeping_flash_attentions_result_spares_its_forward_kernel():
     forward = step().forward
     assert step(flash=True, remat=("attention.context",)).recompute.context == 0
@@ -236,7 +269,12 @@ def test_more_kept_is_never_more_computed(model):
 
 @pytest.mark.parametrize(
     ("remat", "words"),
-    [("all", "remat='all' is unknown"), (("attention.q",), "'attention.q'.*did you mean"), (("mlp.mask",), "mlp.mask")],
+    [
+        ("all", "remat='all' is unknown"),
+        (("attention.q",), "'attention.q'.*did you mean"),
+        (("mlp.mask",), "mlp.mask"),
+        (None, "remat=None"),
+    ],
 )
 def test_unknown_policies_are_refused(remat, words):
     with pytest.raises(ValueError, match=words):
@@ -348,6 +386,12 @@ def test_tensor_parallelism_splits_heads_and_widths_and_repeats_key_heads():
     assert one["attention.query"] == 4 * many["attention.query"]
     assert one["attention.key"] == 2 * many["attention.key"]
     assert one["mlp.norm"] == many["mlp.norm"]
+    whole, split = (tf.activation_bytes(model, T=5, tensor_parallel=4, sequence_parallel=on) for on in (False, True))
+    assert whole.head_bytes == 5 * (2 * 21 * 2 + 77 * 4 / 4)  # each device has the logits of its part of the vocabulary
+    assert split.head_bytes == 5 * (2 * 21 * 2 / 4 + 77 * 4 / 4)
+    latent = {t.name: t.bytes for t in tf.activation_bytes(MLA, T=5, tensor_parallel=3).kept}
+    assert latent["attention.latent"] == latent["attention.latent_norm"] == 5 * 9 * 2
+    assert latent["attention.query_down"] == latent["attention.query_down_norm"] == 5 * 8 * 2
     with pytest.raises(ValueError, match="tensor_parallel=5 does not divide n_heads=12"):
         tf.activation_bytes(model, T=5, tensor_parallel=5)
     with pytest.raises(ValueError, match="n_kv_heads=3"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -58,13 +59,13 @@ def counts(model: Transformer, *, T: int, B: int = 1, dtype: str = "bf16") -> di
 
 def _model(name: str) -> Transformer:
     path = Path(name)
-    if path.suffix != ".json" and not path.is_file():
+    if path.suffix != ".json" and not os.path.isfile(path):
         return transformer.model(name)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"model={name!r} cannot be read: {error.strerror}") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or a number of thousands of digits; nested too deep
         raise ValueError(f"model={name!r} is no JSON: {error}") from error
     model = Transformer.from_hf_config(config)
     return model if model.name else model.but(name=path.resolve().parent.name)

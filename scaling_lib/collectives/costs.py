@@ -102,6 +102,9 @@ def all_reduce(array_bytes: float, group: Group, *, in_network: bool = False) ->
 
     Raises:
         ValueError: for in_network on a torus, whose links do not add.
+
+    NB: on a line the two halves keep different links busy. Reduced to one end and broadcast back at the same time, piece by
+    piece, the array would cross each link once each way: up to half the time. No source says that a compiler does it.
     """
     if in_network and group.wraps:
         raise ValueError(f"in_network=True: sizes={group.sizes} is a torus, which has no switches; leave it out")

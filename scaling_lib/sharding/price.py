@@ -49,14 +49,14 @@ def matmul_plan(
         efficiency: fraction of the links' bandwidth that is reached.
 
     Raises:
-        ValueError: for text that is not the notation, sizes that do not divide (the message says what padding costs), and a
-            mesh that does not lie on the slice.
+        ValueError: for text that is not the notation, sizes that do not divide (the message says what padding costs), a mesh
+            that does not lie on the slice, and a product without a sum on a chip whose vector unit has no sourced rate.
 
     NB: a permute over torus axes is priced as two all-to-alls, enough for any exchange; a lucky one takes less. Steps that
     pass through several networks add their times. The local matmul moves each of its arrays through HBM once.
     """
-    slice = slice_of(slice) if isinstance(slice, str) else slice
-    product = parse_product(product, mesh) if isinstance(product, str) else product
+    slice = slice if isinstance(slice, Slice) else slice_of(slice)
+    product = product if isinstance(product, Product) else parse_product(product, mesh)
     return cheapest(
         product,
         sizes,
@@ -110,7 +110,7 @@ def prices(
     Raises:
         ValueError: for a mesh that does not lie on the slice.
     """
-    slice = slice_of(slice) if isinstance(slice, str) else slice
+    slice = slice if isinstance(slice, Slice) else slice_of(slice)
     wires = {"hop_s": hop_s, "start_s": start_s, "efficiency": efficiency}
     lies = placed(mesh, slice)
     groups: dict[frozenset[str], list[Group]] = {}
@@ -151,6 +151,14 @@ def _staged_s(kind: str, array_bytes: float, groups: Sequence[Group]) -> float:
 
 
 def _matmul_s(product: Product, slice: Slice, dtype: object) -> Callable[[Mapping[str, int]], float]:
+    if not product.contracted:
+        try:
+            slice.chip.vpu_flops_per_s  # noqa: B018  # raises where no source states it
+        except ValueError as error:
+            raise ValueError(
+                f"{product} sums over nothing, so the vector unit multiplies: {error}. Take such a chip, or `cheapest` with a "
+                "`compute` of your own"
+            ) from None
     letters = dict(zip(product.dims, string.ascii_letters, strict=False))
     a, b, c = ("".join(letters[dim] for dim in array.dims) for array in product.arrays)
 

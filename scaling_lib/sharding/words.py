@@ -24,9 +24,15 @@ def explain(plan: MatmulPlan) -> str:
         other = plan.runner_up
         instead = "; ".join(str(step) for step in other.collectives) or "no collective"
         work = "" if other.compute_s == plan.compute_s else f", local matmul {units.human(other.compute_s, 's')}"
-        ratio = f", {other.seconds / plan.seconds:.3g} times as long" if other.seconds > plan.seconds > 0 else ", as long"
-        lines.append(f"Runner-up: {instead}{work}. It takes {units.human(other.seconds, 's')}{ratio}.")
+        lines.append(f"Runner-up: {instead}{work}. It takes {units.human(other.seconds, 's')}{_longer(other, plan)}.")
     return "\n".join(lines)
+
+
+def _longer(other: MatmulPlan, plan: MatmulPlan) -> str:
+    if not plan.seconds:
+        return "" if other.seconds else ", as long"
+    times = f"{other.seconds / plan.seconds:.3g}"
+    return ", as long" if times == "1" else f", {times} times as long"
 
 
 def _cost(step: Step) -> str:
@@ -73,10 +79,12 @@ def _why_operand(step: Step, plan: MatmulPlan) -> str:
     own, other = plan.matmul.before if step.array == "a" else plan.matmul.before[::-1]
     lost, gained = _changed(step)
     if step.kind in ("all-reduce", "reduce-scatter"):
-        instead = _instead(step.axes, own, other)
-        reason = f"{own.name} arrives as partial sums over {axes}" + (f", and {instead} cut by {axes}." if instead else ".")
+        instead, by = _instead(step.axes, own, other)
+        reason = f"{own.name} arrives as partial sums over {axes}" + (f", and {instead} cut by {by}." if instead else ".")
         return reason + (f" Each device keeps a part of {_list(gained)}." if gained else "")
     if step.kind == "slice":
+        if _given_cut(other, gained, step, plan):
+            return f"{_list(gained)} of {other.name} is cut by {axes}; each device keeps the part that goes with it."
         if _cut(own, gained, step.axes):
             return f"Copies along {axes} would do the same work; each device keeps a part of {_list(gained)}."
         return _SHARED_OUT.format(axes)
@@ -87,8 +95,9 @@ def _why_operand(step: Step, plan: MatmulPlan) -> str:
     if step.kind == "all-gather":
         if dims := [dim for dim in lost if dim in plan.product.contracted]:
             return f"{_list(dims)} is summed over, and {other.name} is not cut alike: {other}."
-        instead = _instead(step.axes, own, other)
-        return f"{_list(lost)} is not cut by {axes} in the matmul" + (f"; {instead}." if instead else ".")
+        instead, by = _instead(step.axes, own, other)
+        rest = "" if by == axes else f" cut by {by}"
+        return f"{_list(lost)} is not cut by {axes} in the matmul" + (f"; {instead}{rest}." if instead else ".")
     if _cut(own, gained, step.axes):
         return f"The matmul reads {own}, with {axes} on {_list(gained)} where it was on {_list(lost)}."
     return f"On the way to {own}, which the matmul reads."
@@ -103,12 +112,21 @@ def _cut(array: Sharding, dims: list[str], axes: tuple[str, ...]) -> bool:
     return all(axis in _axes_of(array, dim) for dim in dims for axis in axes)
 
 
-def _instead(axes: tuple[str, ...], own: Sharding, other: Sharding) -> str | None:
-    """What the axes cut in the matmul: a dimension of the other operand, or else one of this; None where they cut nothing."""
+def _given_cut(other: Sharding, gained: list[str], step: Step, plan: MatmulPlan) -> bool:
+    """Whether the other operand is cut alike in the matmul, and not by a slice of its own."""
+    if not all(dim in other.dims and _cut(other, [dim], step.axes) for dim in gained):
+        return False
+    slices = [one for one in plan.steps if one.kind == "slice" and one.array not in (step.array, "c")]
+    return not any(one.axes == step.axes and _changed(one)[1] == gained for one in slices)
+
+
+def _instead(axes: tuple[str, ...], own: Sharding, other: Sharding) -> tuple[str, str]:
+    """What some of the axes cut in the matmul, and which: a dimension of the other operand, or else one of this; or nothing."""
     for array in (other, own):
         if on := [dim for dim in array.dims if set(_axes_of(array, dim)) & set(axes)]:
-            return f"{_list(on)} of {array.name} {'is' if len(on) == 1 else 'are'}"
-    return None
+            by = [axis for axis in axes if any(axis in _axes_of(array, dim) for dim in on)]
+            return f"{_list(on)} of {array.name} {'is' if len(on) == 1 else 'are'}", _list(by)
+    return "", ""
 
 
 def _changed(step: Step) -> tuple[list[str], list[str]]:

@@ -161,6 +161,8 @@ def _draw(
     """Rows of arrays below their headings; None leaves a place free, unless the row has to be broken."""
     mesh = {axis: units.size(axis, n) for axis, n in mesh.items()}
     arrays = [array for _, row in rows for array in row if array is not None]
+    for each in arrays:
+        each.parts(mesh)  # every axis is one of the mesh
     texts = {array: _texts(array, mesh, sizes) for array in arrays}
     lengths, grid = _lengths(arrays, sizes), _grid(mesh)
     across = _across(max(len(row) for _, row in rows), grid, [text for lines in texts.values() for text in lines])

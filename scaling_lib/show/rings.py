@@ -86,9 +86,9 @@ def _caption(ax: Axes, run: Run, number: int, so_far: float, top: float) -> None
     ax.text(_LEFT, top - 0.13, text, va="center", fontsize=13.5, fontweight="bold")
     ax.text(_WIDTH - _LEFT, top - 0.13, f"so far {_human(so_far)} of {_human(total)}", va="center", ha="right", fontsize=13)
     wide = _WIDTH - 2 * _LEFT
-    ax.add_patch(Rectangle((_LEFT, top - 0.36), wide, 0.09, facecolor="#E6E6E6", linewidth=0))
+    ax.add_artist(Rectangle((_LEFT, top - 0.36), wide, 0.09, facecolor="#E6E6E6", linewidth=0))
     part = so_far / total if total else 1.0
-    ax.add_patch(Rectangle((_LEFT, top - 0.36), wide * part, 0.09, facecolor=COLORS["ici"], linewidth=0, gid="so far"))
+    ax.add_artist(Rectangle((_LEFT, top - 0.36), wide * part, 0.09, facecolor=COLORS["ici"], linewidth=0, gid="so far"))
 
 
 def _links(ax: Axes, run: Run, sends: tuple[Send, ...], y: float) -> None:
@@ -97,7 +97,7 @@ def _links(ax: Axes, run: Run, sends: tuple[Send, ...], y: float) -> None:
     ends = (0.0, _WIDTH) if run.wraps and run.n > 1 else (_x(run, 0), _x(run, run.n - 1))
     ax.plot(ends, (y, y), color="#D0D0D0", linewidth=1, zorder=1)
     for device in range(run.n):
-        ax.add_patch(Circle((_x(run, device), y), _CIRCLE, facecolor="white", edgecolor=NEUTRAL, linewidth=1.2, zorder=3))
+        ax.add_artist(Circle((_x(run, device), y), _CIRCLE, facecolor="white", edgecolor=NEUTRAL, linewidth=1.2, zorder=3))
         ax.text(_x(run, device), y - 0.005, str(device), ha="center", va="center", fontsize=12.5, zorder=4)
     for send in sends:
         lane, start = y + 0.07 * send.way, _x(run, send.source) + send.way * _CIRCLE
@@ -131,7 +131,8 @@ def _box(ax: Axes, run: Run, device: int, now: set[_Cell], new: set[_Cell], top:
             y += tall * (1 - half)
         arrived = (part, of, half) in new
         color = COLORS["ici"] if arrived else _KEPT
-        ax.add_patch(Rectangle((x, y), cell, tall, facecolor=color, linewidth=0, gid="arrived" if arrived else "kept"))
+        # `add_patch` would measure each for the limits, which are fixed.
+        ax.add_artist(Rectangle((x, y), cell, tall, facecolor=color, linewidth=0, gid="arrived" if arrived else "kept"))
     bottom = top - run.n * _CELL
     ax.hlines([top - line * _CELL for line in range(run.n + 1)], left, left + wide, color=_EDGE, linewidth=0.8)
     ax.vlines(
@@ -147,7 +148,7 @@ def _box(ax: Axes, run: Run, device: int, now: set[_Cell], new: set[_Cell], top:
 
 def _key(ax: Axes, y: float) -> None:
     for x, color, text in ((_LEFT, _KEPT, "held before"), (2.0, COLORS["ici"], "arrived in this step")):
-        ax.add_patch(Rectangle((x, y - 0.08), 0.22, 0.16, facecolor=color, edgecolor=_EDGE, linewidth=0.8))
+        ax.add_artist(Rectangle((x, y - 0.08), 0.22, 0.16, facecolor=color, edgecolor=_EDGE, linewidth=0.8))
         ax.text(x + 0.3, y - 0.005, text, va="center", fontsize=13)
 
 

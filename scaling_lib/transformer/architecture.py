@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from scaling_lib.transformer.blocks import Experts, Latent, check_counts, check_sizes
+from scaling_lib.transformer.blocks import Experts, Latent, check_counts, check_flags, check_sizes, texts
 
 LayerKind = Literal["global", "local", "chunked"]
 MAX_LAYERS = 10_000
@@ -94,6 +94,12 @@ class Transformer:
     qk_norm: Literal["none", "head", "width"] = "none"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ValueError(f"name={self.name!r} is not text")
+        check_flags(self)
+        for part, kind in (("experts", Experts), ("latent", Latent)):
+            if not isinstance(value := getattr(self, part), kind | None):
+                raise ValueError(f"{part}={value!r}: give transformer.{kind.__name__}(...), or None")
         check_sizes(self, "n_layers", "d_model", "n_heads", "vocab_size", "vocab_multiple")
         check_counts(self, "d_ff", "learned_positions")
         if self.n_kv_heads is None:
@@ -126,7 +132,7 @@ class Transformer:
     def _check_layers(self) -> None:
         if self.L > MAX_LAYERS:
             raise ValueError(f"n_layers={self.L} is more than {MAX_LAYERS:,}; was a width meant?")
-        object.__setattr__(self, "layer_pattern", tuple(self.layer_pattern))
+        object.__setattr__(self, "layer_pattern", texts("layer_pattern", self.layer_pattern))
         if not self.layer_pattern or not set(self.layer_pattern) <= set(LAYER_KINDS):
             raise ValueError(f"layer_pattern={self.layer_pattern!r}: give one or more of {', '.join(map(repr, LAYER_KINDS))}")
         if len(self.layer_pattern) > self.L:
@@ -211,7 +217,8 @@ class Transformer:
     @cached_property
     def dense_layers(self) -> tuple[int, ...]:
         """Numbers of the layers that have a dense feed-forward block, from 0."""
-        return tuple(i for i in range(self.n_layers) if i not in set(self.expert_layers))
+        with_experts = set(self.expert_layers)
+        return tuple(i for i in range(self.n_layers) if i not in with_experts)
 
     def but(self, **changes: Any) -> Transformer:
         """This model with some arguments changed, like `model.but(n_layers=2)`; a width derived from them stays as it was."""

@@ -5,7 +5,9 @@ Derived in chapters/04-transformers.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
 
 from scaling_lib import units
 
@@ -42,6 +44,7 @@ class Experts:
     def __post_init__(self) -> None:
         check_sizes(self, "n_experts", "top_k", "d_ff", "every")
         check_counts(self, "n_shared", "first_dense")
+        check_flags(self)
         if self.top_k > self.n_experts:
             raise ValueError(f"top_k={self.top_k} is more than n_experts={self.n_experts}; a token cannot visit one twice")
         if self.shared_d_ff is None:
@@ -93,5 +96,31 @@ def check_sizes(what: object, *names: str) -> None:
 def check_counts(what: object, *names: str) -> None:
     """Check fields of a frozen dataclass that are whole numbers and may be zero."""
     for name in names:
-        value = getattr(what, name)
-        object.__setattr__(what, name, 0 if value == 0 and not isinstance(value, bool) else units.size(name, value))
+        object.__setattr__(what, name, count(name, getattr(what, name)))
+
+
+def count(name: str, value: object) -> int:
+    """`value` as a whole number that may be zero.
+
+    Raises:
+        ValueError: for anything else; names the argument.
+    """
+    return 0 if value == 0 and not isinstance(value, bool) else units.size(name, value)
+
+
+def texts(name: str, value: object) -> tuple[str, ...]:
+    """`value` as a tuple of texts; a text is not a collection of its letters.
+
+    Raises:
+        ValueError: for anything else; names the argument.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(each, str) for each in value):
+        raise ValueError(f"{name}={value!r} is no collection of names")
+    return tuple(value)
+
+
+def check_flags(what: Any) -> None:
+    """Check the fields of a dataclass that are True or False by default: "false" is a text, and would count as True."""
+    for field in fields(what):
+        if isinstance(field.default, bool) and not isinstance(value := getattr(what, field.name), bool):
+            raise ValueError(f"{field.name}={value!r} is neither True nor False")

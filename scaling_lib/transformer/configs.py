@@ -19,8 +19,7 @@ def read(config: Mapping[str, Any]) -> Transformer:
     if not isinstance(config, Mapping):
         raise ValueError(f"config={config!r} is not a dictionary; read the file with json.load")
     if isinstance(inner := config.get("text_config"), Mapping):
-        inner = {"tie_word_embeddings": config.get("tie_word_embeddings"), **inner}
-        return read(inner)
+        config = {"tie_word_embeddings": config.get("tie_word_embeddings"), **inner}
     kind = config.get("model_type")
     if config.get("is_encoder_decoder") or kind in ("t5", "mt5", "bart", "umt5"):
         raise ValueError(

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaling_lib import units
-from scaling_lib.transformer.architecture import LayerKind, Transformer
-from scaling_lib.transformer.blocks import Experts, Latent
+from scaling_lib.transformer.architecture import MAX_LAYERS, LayerKind, Transformer
+from scaling_lib.transformer.blocks import Experts, Latent, count
 
 _KINDS: Mapping[str, LayerKind] = {
     "full_attention": "global",
@@ -39,6 +39,21 @@ class Config:
         value = self.config.get(name)
         return default if value is None else value
 
+    def flag(self, name: str, default: bool) -> bool:
+        """A setting that is true or false, and may be left out."""
+        value = self.get(name, default)
+        if not isinstance(value, bool):
+            raise ValueError(f"config has {name}={value!r}; give true or false")
+        return value
+
+    @property
+    def n_layers(self) -> int:
+        """Layers, checked before a pattern of as many is written out."""
+        layers = units.size("num_hidden_layers", self("num_hidden_layers"))
+        if layers > MAX_LAYERS:
+            raise ValueError(f"num_hidden_layers={layers} is more than {MAX_LAYERS:,}; was a width meant?")
+        return layers
+
     def refuse(self, name: str, *allowed: Any) -> None:
         """Stop at a setting that would change a count in a way that no formula here knows."""
         if self.get(name) not in (None, *allowed):
@@ -53,7 +68,7 @@ def _sizes(c: Config, tied: bool = False) -> dict[str, Any]:
         "d_model": c("hidden_size"),
         "n_heads": c("num_attention_heads"),
         "vocab_size": c("vocab_size"),
-        "tied_embeddings": bool(c.get("tie_word_embeddings", tied)),
+        "tied_embeddings": c.flag("tie_word_embeddings", tied),
     }
 
 
@@ -68,8 +83,8 @@ def _layers(c: Config, default: tuple[LayerKind, ...] = ("global",)) -> dict[str
     """Kinds of attention: from `layer_types` where the file has it, else the family's own pattern."""
     pattern, window = default, c.get("sliding_window")
     if types := c.get("layer_types"):
-        if len(types) != c("num_hidden_layers"):
-            raise ValueError(f"config contradicts itself: {len(types)} layer_types, num_hidden_layers={c('num_hidden_layers')}")
+        if len(types) != c.n_layers:
+            raise ValueError(f"config contradicts itself: {len(types)} layer_types, num_hidden_layers={c.n_layers}")
         if strange := [name for name in types if name not in _KINDS]:
             raise ValueError(
                 f"config has layer_types with {strange[0]!r}, which is not counted here; {units.near(strange[0], _KINDS)}"
@@ -77,18 +92,18 @@ def _layers(c: Config, default: tuple[LayerKind, ...] = ("global",)) -> dict[str
         pattern = tuple(_KINDS[name] for name in types)
     if set(pattern) == {"global"}:
         return {"layer_pattern": ("global",), "window": None}
-    return {"layer_pattern": pattern[: c("num_hidden_layers")], "window": c("sliding_window") if window is None else window}
+    return {"layer_pattern": pattern[: c.n_layers], "window": c("sliding_window") if window is None else window}
 
 
 def _llama(c: Config) -> Transformer:
-    bias = bool(c.get("attention_bias", False))
+    bias = c.flag("attention_bias", False)
     return Transformer(
         **_sizes(c),
         **_attention(c),
         d_ff=c("intermediate_size"),
         qkv_bias=bias,
         output_bias=bias,
-        mlp_bias=bool(c.get("mlp_bias", False)),
+        mlp_bias=c.flag("mlp_bias", False),
     )
 
 
@@ -110,17 +125,17 @@ def _qwen2(c: Config) -> Transformer:
 
 
 def _qwen3(c: Config) -> Transformer:
-    bias = bool(c.get("attention_bias", False))
+    bias = c.flag("attention_bias", False)
     layout = _sizes(c) | _attention(c, 128) | _qwen_layers(c)
     return Transformer(**layout, d_ff=c("intermediate_size"), qk_norm="head", qkv_bias=bias, output_bias=bias)
 
 
 def _qwen_layers(c: Config) -> dict[str, Any]:
     """Windows only where they are switched on, from layer `max_window_layers` upwards."""
-    if not c.get("use_sliding_window", False):
+    if not c.flag("use_sliding_window", False):
         return {"layer_pattern": ("global",), "window": None}
-    first = min(c("max_window_layers"), c("num_hidden_layers"))
-    return _layers(c, ("global",) * first + ("local",) * (c("num_hidden_layers") - first))
+    first, L = count("max_window_layers", c("max_window_layers")), c.n_layers
+    return _layers(c, tuple("local" if i >= first else "global" for i in range(L)))
 
 
 def _qwen_moe(c: Config) -> dict[str, Any]:
@@ -144,7 +159,7 @@ def _qwen2_moe(c: Config) -> Transformer:
 
 
 def _qwen3_moe(c: Config) -> Transformer:
-    bias = bool(c.get("attention_bias", False))
+    bias = c.flag("attention_bias", False)
     return Transformer(**_qwen_moe(c), qk_norm="head", qkv_bias=bias, output_bias=bias)
 
 
@@ -164,9 +179,9 @@ def _gemma3(c: Config) -> Transformer:
     absent = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208}
     c = Config(absent | {name: value for name, value in c.config.items() if value is not None}, c.family)
     c.refuse("attention_bias", False)
-    period = c.get("sliding_window_pattern", 6)
-    local: tuple[LayerKind, ...] = ("local",) * (period - 1) + ("global",)
-    layout = _sizes(c, tied=True) | _attention(c, 256) | _layers(c, local)
+    period = min(units.size("sliding_window_pattern", c.get("sliding_window_pattern", 6)), c.n_layers + 1)
+    pattern: tuple[LayerKind, ...] = tuple("local" if i < period - 1 else "global" for i in range(period))
+    layout = _sizes(c, tied=True) | _attention(c, 256) | _layers(c, pattern)
     return Transformer(**layout, d_ff=c("intermediate_size"), norms="both", qk_norm="head")
 
 
@@ -189,7 +204,8 @@ def _deepseek(c: Config) -> Transformer:
         first_dense=c.get("first_k_dense_replace", 0),
         router_bias=c.family != "deepseek_v2" and c.get("topk_method", "noaux_tc") == "noaux_tc",
     )
-    return Transformer(**_sizes(c), d_ff=c("intermediate_size"), latent=latent, experts=experts)
+    layout = _sizes(c) | {"n_kv_heads": c.get("num_key_value_heads"), "d_ff": c("intermediate_size")}
+    return Transformer(**layout, latent=latent, experts=experts)
 
 
 def _gpt2(c: Config) -> Transformer:
@@ -202,7 +218,7 @@ def _gpt2(c: Config) -> Transformer:
         vocab_size=c("vocab_size"),
         d_ff=c.get("n_inner", 4 * D),
         learned_positions=c("n_positions", "max_position_embeddings"),
-        tied_embeddings=bool(c.get("tie_word_embeddings", True)),
+        tied_embeddings=c.flag("tie_word_embeddings", True),
         gated_mlp=False,
         qkv_bias=True,
         output_bias=True,
@@ -213,9 +229,9 @@ def _gpt2(c: Config) -> Transformer:
 
 def _falcon(c: Config) -> Transformer:
     """Falcon; its files leave out the key heads of the first models, and a width that is always 4 D."""
-    D, N, new = c("hidden_size", "n_embed"), c("num_attention_heads", "n_head"), bool(c.get("new_decoder_architecture", False))
+    D, N, new = c("hidden_size", "n_embed"), c("num_attention_heads", "n_head"), c.flag("new_decoder_architecture", False)
     key_heads = c("num_kv_heads", "n_head_kv") if new else 1 if c.get("multi_query", True) else N
-    parallel, bias = bool(c.get("parallel_attn", True)) or new, bool(c.get("bias", False))
+    parallel, bias = c.flag("parallel_attn", True) or new, c.flag("bias", False)
     two_norms = (c.get("num_ln_in_parallel_attn", 2) == 2) if new else not parallel
     return Transformer(
         name=c.get("_name_or_path", ""),
@@ -225,7 +241,7 @@ def _falcon(c: Config) -> Transformer:
         n_kv_heads=key_heads,
         vocab_size=c("vocab_size"),
         d_ff=c.get("ffn_hidden_size", 4 * D),
-        tied_embeddings=bool(c.get("tie_word_embeddings", True)),
+        tied_embeddings=c.flag("tie_word_embeddings", True),
         gated_mlp=False,
         qkv_bias=bias,
         output_bias=bias,
@@ -237,19 +253,19 @@ def _falcon(c: Config) -> Transformer:
 
 
 def _olmo(c: Config) -> Transformer:
-    bias = bool(c.get("attention_bias", False))
+    bias = c.flag("attention_bias", False)
     layout = _sizes(c) | _attention(c)
     return Transformer(**layout, d_ff=c("intermediate_size"), norm_weights=False, qkv_bias=bias, output_bias=bias)
 
 
 def _olmo2(c: Config) -> Transformer:
-    bias = bool(c.get("attention_bias", False))
+    bias = c.flag("attention_bias", False)
     layout = _sizes(c) | _attention(c)
     return Transformer(**layout, d_ff=c("intermediate_size"), norms="post", qk_norm="width", qkv_bias=bias, output_bias=bias)
 
 
 def _gpt_oss(c: Config) -> Transformer:
-    bias = bool(c.get("attention_bias", True))
+    bias = c.flag("attention_bias", True)
     experts = Experts(
         n_experts=c("num_local_experts"),
         top_k=c("num_experts_per_tok", "experts_per_token"),

@@ -12,7 +12,7 @@ from typing import Literal
 from scaling_lib import units
 from scaling_lib.hardware import Chip
 from scaling_lib.roofline import FLOPS_PER_MAC
-from scaling_lib.transformer.architecture import LayerKind, Transformer
+from scaling_lib.transformer.architecture import LAYER_KINDS, LayerKind, Transformer
 from scaling_lib.transformer.params import Weight, weights
 
 Head = Literal["all", "last", "none"]
@@ -112,8 +112,7 @@ def matmuls(
     """Every kind of matmul of one forward pass, in order; arguments as of `forward_flops`. Named like the weight it uses."""
     T, B = units.size("T", T), units.size("B", B)
     S = T if S is None else units.size("S", S)
-    if S < T:
-        raise ValueError(f"S={S} is below T={T}; S counts all tokens of a sequence, new ones included")
+    _check_pairs(T, S, causal)
     if head not in ("all", "last", "none"):
         raise ValueError(f"head={head!r} is unknown; give 'all', 'last' or 'none'")
     if embedding not in ("lookup", "matmul"):
@@ -143,14 +142,32 @@ def attention_pairs(kind: LayerKind, *, T: int, S: int, causal: bool, window: in
         S: keys.
         causal: False counts all T * S, whatever the kind; see `forward_flops`.
         window: for the kinds that have one.
+
+    Raises:
+        ValueError: for sizes out of range, S below T, an unknown kind, and a kind without the window that it needs.
     """
+    T, S = units.size("T", T), units.size("S", S)
+    _check_pairs(T, S, causal)
+    if kind not in LAYER_KINDS:
+        raise ValueError(f"kind={kind!r} is unknown; give {', '.join(map(repr, LAYER_KINDS))}")
+    if kind != "global":
+        window = units.size("window", window)
     if not causal:
         return T * S
     before = S - T
-    if kind == "chunked" and window:
+    if kind == "global" or not window:
+        return T * before + T * (T + 1) // 2
+    if kind == "chunked":
         return _chunk_pairs(S, window) - _chunk_pairs(before, window)
-    full = T if window is None or kind == "global" else min(max(window - before, 0), T)  # queries that see all before them
-    return full * before + full * (full + 1) // 2 + (T - full) * (window or 0)
+    full = min(max(window - before, 0), T)  # queries that see all before them
+    return full * before + full * (full + 1) // 2 + (T - full) * window
+
+
+def _check_pairs(T: int, S: int, causal: bool) -> None:
+    if S < T:
+        raise ValueError(f"S={S} is below T={T}; S counts all tokens of a sequence, new ones included")
+    if causal not in (True, False):
+        raise ValueError(f"causal={causal!r} is neither True nor False")
 
 
 def _chunk_pairs(tokens: int, window: int) -> int:

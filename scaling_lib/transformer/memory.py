@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from scaling_lib import units
 from scaling_lib.transformer.architecture import LayerKind, Transformer
+from scaling_lib.transformer.blocks import texts
 from scaling_lib.transformer.params import PARTS, Weight, weights
 
 MATRICES = ("attention", "mlp", "experts", "shared_experts")
@@ -47,7 +48,8 @@ class Quantization:
         units.itemsize(self.scale_dtype)
         if self.zero_dtype is not None:
             units.itemsize(self.zero_dtype)
-        object.__setattr__(self, "parts", frozenset([self.parts] if isinstance(self.parts, str) else self.parts))
+        parts = (self.parts,) if isinstance(self.parts, str) else texts("parts", self.parts)
+        object.__setattr__(self, "parts", frozenset(parts))
         strange = sorted(set(self.parts) - {*MATRICES, "embedding", "head"})
         if strange:
             raise ValueError(f"parts holds {strange[0]!r}; {units.near(strange[0], [*MATRICES, 'embedding', 'head'])}")
@@ -97,11 +99,19 @@ def weight_bytes(model: Transformer, dtype: str = "bf16", quantization: Quantiza
         model: every expert is stored, used or not.
         dtype: of what is not quantized.
         quantization: of the rest; None for nothing. A tied table that either part names is quantized once.
+
+    Raises:
+        ValueError: for a dtype without a size, and a quantization that is none.
     """
     item = units.itemsize(dtype)
+    if not isinstance(quantization, Quantization | None):
+        raise ValueError(f"quantization={quantization!r}: give transformer.Quantization(...), or None")
+    quantized = set() if quantization is None else set(quantization.parts)
+    if model.tied_embeddings and "head" in quantized:
+        quantized.add("embedding")
     counts: dict[str, float] = dict.fromkeys(PARTS, 0)
     for weight in weights(model):
-        if quantization and weight.part in quantization.parts and weight.role in ("matmul", "lookup"):
+        if quantization and weight.part in quantized and weight.role in ("matmul", "lookup"):
             counts[weight.part] += weight.copies * weight.places * _quantized(weight, quantization)
         else:
             counts[weight.part] += weight.stored * item
@@ -191,10 +201,10 @@ def kv_cache_bytes(
     S, B, ways = units.size("S", S), units.size("B", B), units.size("tensor_parallel", tensor_parallel)
     if expanded and not model.latent:
         raise ValueError(f"expanded=True, but {model} has no latent attention")
-    chosen = range(model.L) if layers is None else sorted(set(layers))
-    if any(type(i) is not int or not 0 <= i < model.L for i in chosen):
+    chosen = range(model.L) if layers is None else layers
+    if not isinstance(chosen, Collection) or any(type(i) is not int or not 0 <= i < model.L for i in chosen):
         raise ValueError(f"layers={layers!r}: {model} has layers 0 to {model.L - 1}")
-    tokens = sum(_cached_tokens(model.layer_kinds[i], S, model.window) for i in chosen)
+    tokens = sum(_cached_tokens(model.layer_kinds[i], S, model.window) for i in set(chosen))
     return B * tokens * _cached_width(model, ways, expanded) * units.itemsize(dtype)
 
 

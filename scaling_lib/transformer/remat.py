@@ -11,6 +11,7 @@ from typing import Literal
 
 from scaling_lib import units
 from scaling_lib.transformer.architecture import Transformer
+from scaling_lib.transformer.blocks import texts
 from scaling_lib.transformer.flops import Flops, Matmul, add_up, matmuls
 
 Remat = Literal["none", "selective", "full"] | Collection[str]
@@ -198,7 +199,7 @@ def _kept(model: Transformer, remat: Remat, flash: bool) -> frozenset[str] | Non
         if remat == "full":
             return frozenset(["input"])
         return frozenset(names(model)) - {"attention.scores"} | {"attention.normalizer", "attention.mask", "mlp.mask"}
-    strange = sorted(set(remat) - {*names(model), *(["attention.normalizer"] if flash else [])})
+    strange = sorted(set(texts("remat", remat)) - {*names(model), *(["attention.normalizer"] if flash else [])})
     if strange:
         raise ValueError(f"remat holds {strange[0]!r}, which {model} has not; {units.near(strange[0], names(model))}")
     flash_result = {"attention.normalizer"} if flash and "attention.context" in remat else set()
@@ -207,7 +208,7 @@ def _kept(model: Transformer, remat: Remat, flash: bool) -> frozenset[str] | Non
 
 def _reruns(model: Transformer, name: str, remat: Remat, kept: frozenset[str] | None, flash: bool) -> int:
     """How often a matmul runs again in the backward pass."""
-    inside_kernel = int(flash and name == "attention.scores")
+    inside_kernel = int(bool(flash) and name == "attention.scores")
     if kept is None or name.startswith(("head.", "embedding.")):
         return inside_kernel
     if remat == "full":

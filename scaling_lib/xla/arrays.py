@@ -6,7 +6,6 @@ part, along Y. A mesh axis that is named nowhere holds copies. Notation: chapter
 
 from __future__ import annotations
 
-import math
 import string
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,8 +60,7 @@ def spec(mesh: Mesh | AbstractMesh | None, array: str, dtype: object = "bf16", *
     Raises:
         ValueError: for a size that is missing, left over, or no multiple of the devices that cut it.
     """
-    named = _read(mesh, array)
-    dims = [name for name, _ in named]
+    dims = _read(mesh, array).dims
     if missing := [name for name in dims if name not in sizes]:
         raise ValueError(f"{array!r}: give a size for {', '.join(missing)}")
     if extra := [name for name in sizes if name not in dims]:
@@ -109,27 +107,22 @@ def place(mesh: Mesh, array: str, value: Any) -> jax.Array:
 
 
 def _checked(mesh: Mesh | AbstractMesh, array: str, shape: tuple[int, ...]) -> NamedSharding:
-    named = _read(mesh, array)
-    if len(named) != len(shape):
-        raise ValueError(f"{array!r} has {len(named)} dimensions, the array {len(shape)}: {shape}")
-    for (name, axes), size in zip(named, shape, strict=True):
-        parts = math.prod(mesh.shape[axis] for axis in axes)
-        if size % parts:
-            up = -(-size // parts) * parts
-            raise ValueError(f"{array!r}: {name}={size} is no multiple of {'·'.join(axes)}={parts}; {up} would do")
-    return _cut(mesh, named)
+    read = _read(mesh, array)
+    if len(read.dims) != len(shape):
+        raise ValueError(f"{array!r} has {len(read.dims)} dimensions, the array {len(shape)}: {shape}")
+    read.local_shape(dict(zip(read.dims, shape, strict=True)), mesh.shape)  # divides, or says what padding costs
+    return _cut(mesh, read)
 
 
-def _cut(mesh: Mesh | AbstractMesh, named: list[tuple[str, tuple[str, ...]]]) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(*(axes or None for _, axes in named)))  # type: ignore[no-untyped-call]
+def _cut(mesh: Mesh | AbstractMesh, array: Sharding) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in array.axes)))  # type: ignore[no-untyped-call]
 
 
-def _read(mesh: Mesh | AbstractMesh | None, array: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Dimensions in order, each with the mesh axes that cut it."""
+def _read(mesh: Mesh | AbstractMesh | None, array: str) -> Sharding:
     read = Sharding.parse(array, {} if mesh is None else mesh.shape)
     if read.unreduced:
         raise ValueError(f"{array!r} holds partial sums, which no array can be given as; leave {{U_...}} out")
-    return list(zip(read.dims, read.axes, strict=True))
+    return read
 
 
 def _jax_dtype(dtype: object) -> Any:

@@ -41,7 +41,7 @@ class Choice:
         plan_s: seconds of the plan, as its objective counts them.
         program_s: seconds of the program at the same prices.
         planned: collectives of the plan, in short: AG, RS, AR, A2A, and CP for a permute, with axes and bytes.
-        chosen: those of the program, in bytes of the plan's dtype; "?" stands for groups that are no whole axes.
+        chosen: those of the program, largest first, in bytes of the plan's dtype; "?" stands for groups that are no whole axes.
         flops_ratio: FLOPs of a device in the program over those in the plan.
     """
 
@@ -81,7 +81,8 @@ def compare(
         efficiency: fraction of the links' bandwidth that is reached.
 
     Raises:
-        ValueError: for a program on another mesh, one that does not fit, and prices other than the plan's.
+        ValueError: for a program on another mesh, one that does not fit, prices other than the plan's, and a product that
+            sums over nothing, for which compilers write no matmul.
 
     NB: groups that are no whole mesh axes are priced along a torus axis of their size, or else a line. Every permute costs
     what a plan pays for one, so let the compiler write no collective matmul, whose permutes go to the neighbor alone. An
@@ -89,7 +90,9 @@ def compare(
     """
     if dict(program.axes) != dict(plan.mesh):
         raise ValueError(f"program {program.name!r} is for the axes {dict(program.axes)}, the plan for {dict(plan.mesh)}")
-    slice = slice_of(slice) if isinstance(slice, str) else slice
+    if not plan.product.contracted:
+        raise ValueError(f"{plan.product} sums over nothing: a compiler writes no matmul for it, so there is none to compare")
+    slice = slice if isinstance(slice, Slice) else slice_of(slice)
     wires = {"hop_s": hop_s, "start_s": start_s, "efficiency": efficiency}
     price, itemsize = prices(plan.mesh, slice, **wires), units.itemsize(dtype)
 
@@ -103,7 +106,7 @@ def compare(
         return roofline.bound(cost, slice.chip).lower_s
 
     planned = [_Done(step.kind, step.axes, round(step.bytes / itemsize)) for step in plan.collectives]
-    chosen = [done for one in program.collectives for done in _done(one)]
+    chosen = sorted((done for one in program.collectives for done in _done(one)), key=lambda done: (-done.elements, done))
     plan_flops, plan_elements = _matmul(plan)
     _check(plan, sum(map(collective_s, planned)), matmul_s(plan_flops, plan_elements))
     communication_s = sum(map(collective_s, chosen))

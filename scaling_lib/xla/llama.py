@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from scaling_lib import transformer as tf
 from scaling_lib.transformer import Transformer
 
-Tree = Any  # of arrays: dictionaries, and what optax makes of them
+Tree = Any  # of arrays
 Rules = Mapping[str, str | tuple[str, ...]]
 Remat = Literal["none"] | Collection[str] | Callable[..., Any]
 Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
@@ -47,11 +48,9 @@ without X or without Y that half of the table does nothing. Another table is ano
 named: Any = jax.ad_checkpoint.checkpoint_name  # JAX is typed in part
 lax: Any = jax.lax
 
+NAMES = tf.names(Transformer(n_layers=1, d_model=2, n_heads=1, d_ff=1, vocab_size=1))
 ROPE_BASE = 500_000.0  # of Llama 3: Grattafiori et al. 2024, table 3
 NORM_EPSILON = 1e-5  # of Llama 3: its config.json
-
-
-# Weights
 
 
 def init(model: Transformer, key: jax.Array, dtype: Any = jnp.float32) -> Tree:
@@ -89,9 +88,6 @@ def _check(model: Transformer) -> None:
         raise ValueError(f"model={model} has {', '.join(strange)}; give one that has only what Llama 2 and 3 have")
     if model.H % 2:
         raise ValueError(f"model={model} has head_dim={model.H}, which is odd; rotary positions turn pairs of numbers")
-
-
-# Cutting over a mesh
 
 
 def shardings(mesh: Mesh | AbstractMesh, tree: Tree, rules: Rules = RULES) -> Tree:
@@ -142,9 +138,6 @@ def _cut(x: jax.Array, axes: str, rules: Rules) -> jax.Array:
     """An activation, cut over the mesh in whose context the program runs or is compiled."""
     mesh = jax.sharding.get_abstract_mesh()
     return x if mesh.empty else lax.with_sharding_constraint(x, _layout(axes, mesh, rules))
-
-
-# One layer
 
 
 def _norm(x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -206,16 +199,14 @@ def _layer(
 
 
 def _embed(params: Tree, tokens: jax.Array, rules: Rules, dtype: Any) -> jax.Array:
-    return _cut(params["embedding"].astype(dtype or params["embedding"].dtype)[tokens], "BTD", rules)
+    x = params["embedding"][tokens]
+    return _cut(x.astype(dtype or x.dtype), "BTD", rules)
 
 
 def _logits(params: Tree, x: jax.Array, rules: Rules) -> jax.Array:
     h = _norm(x, params["norm"])
     head = params["head"] if "head" in params else params["embedding"].T
     return _cut(jnp.einsum("BTD,DV->BTV", h, head.astype(h.dtype), preferred_element_type=jnp.float32), "BTV", rules)
-
-
-# Training
 
 
 def forward(
@@ -236,11 +227,14 @@ def forward(
         rules: as in `RULES`, for activations. They apply inside `jax.set_mesh(mesh)`, and where a program is compiled for a
             mesh; elsewhere the compiler decides how activations are cut.
         dtype: of matmuls and activations, such as `jnp.bfloat16` on a TPU; that of the weights if not given.
-        remat: what a layer keeps for the backward pass. "none" of it is computed again; names, of those that
-            `transformer.names(model)` gives, keep those and the layer's input, so that `()` keeps least. FLOPs are then those
-            of `transformer.train_flops` with the same names. Or a policy of `jax.checkpoint_policies`.
+        remat: what a layer keeps for the backward pass. "none" of it is computed again; some of `NAMES` keep those and the
+            layer's input, so that `()` keeps least, and FLOPs are those of `transformer.train_flops` with the same names. Or
+            a policy of `jax.checkpoint_policies`.
         unroll: layers in one turn of the loop.
         attention: what takes the place of `dense_attention`.
+
+    Raises:
+        ValueError: for another `remat`.
     """
     positions = jnp.arange(tokens.shape[1])[None]
 
@@ -248,11 +242,18 @@ def forward(
         return _layer(x, weights, positions, None, rules, attention)[0], None
 
     if remat != "none":
-        policy = remat if callable(remat) else jax.checkpoint_policies.save_only_these_names(*remat)
         # A loop of its own keeps the second computation from being merged with the first.
-        layer = jax.checkpoint(layer, policy=policy, prevent_cse=unroll > 1)
+        layer = jax.checkpoint(layer, policy=_policy(remat), prevent_cse=unroll > 1)
     x, _ = lax.scan(layer, _embed(params, tokens, rules, dtype), params["layers"], unroll=unroll)
     return _logits(params, x, rules)
+
+
+def _policy(remat: Remat) -> Any:
+    if callable(remat):
+        return remat
+    if isinstance(remat, str) or not set(remat) <= set(NAMES):
+        raise ValueError(f"remat={remat!r}: give 'none', a policy of jax.checkpoint_policies, or names of {', '.join(NAMES)}")
+    return jax.checkpoint_policies.save_only_these_names(*remat)
 
 
 def loss(params: Tree, batch: Tree, *, rules: Rules = RULES, **how: Any) -> jax.Array:
@@ -284,9 +285,6 @@ def train_step(
     return optax.apply_updates(params, updates), state, before
 
 
-# Serving
-
-
 def empty_cache(model: Transformer, B: int, S: int, dtype: Any = jnp.float32) -> Tree:
     """A cache of S places for each of B sequences: {"keys": [L, B, S, K, H], "values": the same}."""
     shape = (model.L, B, S, model.K, model.H)
@@ -302,14 +300,20 @@ def prefill(
         params: the weights.
         tokens: [B, T], each prompt from place 0 on; what stands behind its end changes nothing.
         lengths: [B], of the prompts, at least 1.
-        S: places in the cache, at least T.
+        S: places in the cache.
         rules: as of `forward`.
         how: `dtype`, that of the cache too, and `attention`, as of `forward`.
+
+    Raises:
+        ValueError: for S below T.
     """
-    positions = jnp.arange(tokens.shape[1])[None]
+    T = tokens.shape[1]
+    if T > S:
+        raise ValueError(f"S={S} is below T={T}; the cache must hold the prompts")
+    positions = jnp.arange(T)[None]
     x, held = _read(params, tokens, positions, None, rules, **how)
     last = jnp.take_along_axis(x, lengths[:, None, None] - 1, axis=1)
-    places = [(0, 0), (0, 0), (0, S - tokens.shape[1]), (0, 0), (0, 0)]
+    places = [(0, 0), (0, 0), (0, S - T), (0, 0), (0, 0)]
     return _logits(params, last, rules)[:, 0], jax.tree.map(lambda new: jnp.pad(new, places), held)
 
 
@@ -322,7 +326,7 @@ def decode(
         params: the weights.
         cache: from `prefill` or `empty_cache`. Donate it, or there are two.
         tokens: what comes next in each sequence. T is 1 in plain decoding, and more where a long prompt is read in pieces.
-        positions: [B], the place of the first of them: so many tokens the sequence has already.
+        positions: [B], the place of the first of them. JAX drops what is written beyond the cache's end.
         rules: as of `forward`.
         how: `dtype` and `attention`, as of `forward`.
 

@@ -1,4 +1,4 @@
-"""Puzzles on pretend devices: a result wanted from sharded arrays, at no more than the best-known cost.
+"""Puzzles on simulated devices: a result wanted from sharded arrays, at no more than the best-known cost.
 
 A reader writes what one device does with its parts. The check runs it, compares with NumPy, compiles it, and counts what a device
 sends and multiplies. Derived in labs/03-sharding.md.
@@ -7,7 +7,7 @@ sends and multiplies. Derived in labs/03-sharding.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,8 +19,9 @@ from jax.sharding import Mesh
 from scaling_lib import units
 from scaling_lib.sharding import Sharding, cheapest, parse_product
 from scaling_lib.xla import arrays, simulate
-from scaling_lib.xla.program import Collective, Program
+from scaling_lib.xla.program import Collective, Program, hlo
 
+_PERMUTES = ("collective-permute", "collective-permute-start")
 _ABOVE = 1 + 1e-9  # sums of fractions of bytes
 _ITEMSIZE = units.itemsize("f32")
 _VALUES = np.arange(-3, 4, dtype=np.float32)  # small whole numbers: float32 sums of them are exact, in any order
@@ -43,7 +44,7 @@ class Puzzle:
     """A result wanted from sharded arrays, and the cost to reach.
 
     Args:
-        mesh: pretend devices, from `simulate.mesh`.
+        mesh: simulated devices, from `simulate.mesh`.
         operands: each array as the devices hold it, like "A[I_X, J]".
         result: how they are to hold the result.
         sizes: of each dimension, of the whole arrays.
@@ -51,6 +52,8 @@ class Puzzle:
         best_bytes: that a device sends, at the best known.
         best_flops: of a device's matmuls, at the best known; None where they do not count.
         kinds: the only collectives to use, by HLO's names; any, where it is left out.
+        overlapped: whether the matmuls must be able to run beside permutes: at most one part in as many as there are devices
+            may be needed by all permutes, or need all of them.
     """
 
     mesh: Mesh
@@ -61,13 +64,14 @@ class Puzzle:
     best_bytes: float
     best_flops: float | None = None
     kinds: Sequence[str] | None = None
+    overlapped: bool = False
 
     @classmethod
     def of_product(cls, mesh: Mesh, product: str, **sizes: int) -> Puzzle:
         """The puzzle of one product: no more work than an even share, then as few bytes as any plan of whole-axis steps.
 
         Args:
-            mesh: pretend devices, from `simulate.mesh`.
+            mesh: simulated devices, from `simulate.mesh`.
             product: the notation, like "A[I_X, J] · B[J, K_X] -> C[I, K_X]".
             sizes: of each dimension, of the whole arrays.
         """
@@ -154,6 +158,9 @@ class Puzzle:
         if self.best_flops is not None and program.flops > self.best_flops * _ABOVE:
             much = f"{program.flops / self.best_flops:.3g} times the work"
             return Attempt(False, f"Right numbers, but a device multiplies {much} of the best known.", program)
+        if self.overlapped and (alone := _alone(program)) * self.mesh.size > _ABOVE:
+            where = f"{alone:.0%} of the matmul stands before all permutes or after them"
+            return Attempt(False, f"Right numbers, but {where}; multiply a part in every round.", program)
         best = (
             "the best known" if sent * _ABOVE >= self.best_bytes else f"below the best known, {units.human(self.best_bytes, 'B')}"
         )
@@ -171,6 +178,34 @@ def _noting(local: Callable[..., Any], given: list[Any]) -> Callable[..., Any]:
         return given[0]
 
     return noted
+
+
+def _alone(program: Program) -> float:
+    """The part of all FLOPs in matmuls that every permute needs, or that need every permute: no schedule hides one behind them.
+
+    In a loop that permutes, one round counts by itself.
+    """
+    module, flops = hlo.parse(program.text), {one.name: one.flops * one.times for one in program.matmuls}
+
+    def inside(one: hlo.Instruction) -> Iterator[hlo.Instruction]:
+        yield one
+        for name in one.called:
+            for inner in module.computations[name].instructions.values():
+                yield from inside(inner)
+
+    def alone(computation: str) -> int:
+        needs: dict[str, set[str]] = {}  # operands stand before their users
+        nodes = module.computations[computation].instructions
+        for name, one in nodes.items():
+            needs[name] = {*one.operands}.union(*(needs[operand] for operand in one.operands))
+        permutes = {name for name, one in nodes.items() if any(part.opcode in _PERMUTES for part in inside(one))}
+        found = sum(alone(name) for permute in permutes for name in nodes[permute].called)
+        for name in nodes.keys() - permutes:
+            if permutes <= needs[name] or all(name in needs[permute] for permute in permutes):
+                found += sum(flops.get(part.name, 0) for part in inside(nodes[name]))
+        return found
+
+    return alone(module.entry) / program.flops
 
 
 def _first_line(error: Exception) -> str:

@@ -4,13 +4,18 @@ A view function turns one state of the controls into HTML; an `Explorer` keeps a
 here must load in the reader's browser: pure Python, ipywidgets that versions 7 and 8 share, figures as SVG text.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from scaling_lib.show.explorers.base import LINK, Control, Explorer, View, read_size
-from scaling_lib.show.explorers.cache import cache_explorer, cache_view
-from scaling_lib.show.explorers.memory import memory_explorer, memory_view
-from scaling_lib.show.explorers.model import model_explorer, model_view
-from scaling_lib.show.explorers.roofline import matmul_explorer, matmul_view, roofline_explorer, roofline_view
-from scaling_lib.show.explorers.sharding import sharding_explorer, sharding_view
-from scaling_lib.show.explorers.torus import torus_explorer, torus_view
+
+if TYPE_CHECKING:
+    from scaling_lib.show.explorers.cache import cache_explorer, cache_view
+    from scaling_lib.show.explorers.memory import memory_explorer, memory_view
+    from scaling_lib.show.explorers.model import model_explorer, model_view
+    from scaling_lib.show.explorers.roofline import matmul_explorer, matmul_view, roofline_explorer, roofline_view
+    from scaling_lib.show.explorers.sharding import sharding_explorer, sharding_view
+    from scaling_lib.show.explorers.torus import torus_explorer, torus_view
 
 __all__ = [
     "LINK",
@@ -33,3 +38,11 @@ __all__ = [
     "torus_explorer",
     "torus_view",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """An explorer or its view, loaded when first asked for: a page shows one or two, and each brings its part of the core."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    about = name.rpartition("_")[0].replace("matmul", "roofline")
+    return getattr(import_module(f"{__name__}.{about}"), name)

@@ -101,7 +101,7 @@ def _live(
 ) -> Program:
     specs, out = layouts.move_specs(specs, on), layouts.move_out(out, on)
     lowered = tracing.lower(fn, specs, out=out, donate=donate, called=called)
-    found, text, timetable = _compiled(lowered, called, target, options, schedule)
+    found, text, timetable = _compiled(lowered, called, target, on, options, schedule)
     about: dict[str, Any] = {
         "name": called,
         "target": str(target),
@@ -141,7 +141,7 @@ def _with_timelines(program: Program) -> Program:
 
 
 def _compiled(
-    lowered: Any, called: str, target: hardware.Slice, options: dict[str, Any], schedule: bool
+    lowered: Any, called: str, target: hardware.Slice, on: jax.sharding.Mesh, options: dict[str, Any], schedule: bool
 ) -> tuple[Memory, str | None, str]:
     """Memory, text and timetable of a program; no text where it does not fit."""
     available = _available_bytes(target, options)
@@ -154,8 +154,19 @@ def _compiled(
             if needed is None:
                 raise ValueError(_refused(str(error), called, options)) from None
             return _not_fitting(lowered, options, needed, available), None, ""
+        _check_devices(compiled, called, target, on)
         timetable = "".join(path.read_text() for path in sorted(Path(folder).glob("*.schedule.txt")))
     return memory(compiled.memory_analysis(), available_bytes=available), compiled.as_text(), timetable
+
+
+def _check_devices(compiled: Any, called: str, target: hardware.Slice, on: jax.sharding.Mesh) -> None:
+    """Refuses a program for other devices: shardings that `jax.jit` was told outrank those of the arguments."""
+    layouts_used = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
+    if other := {device for layout in layouts_used for device in layout.device_set}.difference(on.devices.flat):
+        raise ValueError(
+            f"fn={called} is for devices of its own, like {min(map(str, other))}, and not for {target}: leave in_shardings and "
+            "out_shardings out of its jax.jit, or give them over arrays.mesh; a function without arguments needs `out`"
+        )
 
 
 def _not_fitting(lowered: Any, options: dict[str, Any], refusal: tuple[float, float], available: float) -> Memory:

@@ -94,6 +94,11 @@ def _operations(jaxpr: Any) -> Iterator[str]:
             yield " ".join([kind, shapes if kind not in ("scan", "while", "cond") else "", *told])
         elif kind not in _WRAPPERS | _PLUMBING:
             yield kind
+        # JAX may fold a constraint on a result or argument into the jit around it
+        for part in ("in_shardings", "out_shardings"):
+            named = [_plain(given) if isinstance(given, NamedSharding) else "-" for given in equation.params.get(part, ())]
+            if set(named) - {"-"}:
+                yield f"{part} {' '.join(named)}"
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 if hasattr(inner, "eqns") or hasattr(getattr(inner, "jaxpr", None), "eqns"):
