@@ -45,6 +45,11 @@ def test_every_notebook_begins_with_the_one_install_cell(page):
     assert first.metadata["tags"] == ["remove-cell", "nbval-ignore-output"]
 
 
+@pytest.mark.parametrize("page", WITH_CODE, ids=names(WITH_CODE))
+def test_no_other_cell_is_removed_for_what_it_defines_would_be_lost_to_eval(page):
+    assert [cell.source for cell in cells(page, "code")[1:] if "remove-cell" in cell.metadata.get("tags", [])] == []
+
+
 def test_an_edited_source_cell_turns_the_drift_check_red(tmp_path, capsys):
     """Proof on the real chapter, in a copy of the book."""
     for name in ("chapters", "labs", "references.bib"):
