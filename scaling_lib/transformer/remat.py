@@ -70,7 +70,7 @@ def train_flops(
 
 
 def reruns(model: Transformer, *, remat: Remat = "none", flash: bool = False) -> dict[str, int]:
-    """How often the backward pass runs each of a layer's matmuls once more, by the matmul's name; arguments as of `train_flops`."""
+    """How often the backward pass runs each matmul of a layer once more, by its name; arguments as of `train_flops`."""
     kept = _kept(model, remat, flash)
     return {row.name: _reruns(model, row.name, remat, kept, flash) for row in _layer_matmuls(model)}
 
