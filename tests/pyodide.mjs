@@ -17,7 +17,7 @@ const printed = python.runPython(`
 import dataclasses, json, sys
 from scaling_lib.show import explorers
 
-made = {name: getattr(explorers, name)() for name in dir(explorers) if name.endswith("_explorer")}
+made = {name: getattr(explorers, name)() for name in explorers.__all__ if name.endswith("_explorer")}
 views = {name: getattr(explorers, name + "_view")(**state) for name, state in json.loads(states).items()}
 json.dumps({
     "numpy": "numpy" in sys.modules,

@@ -667,7 +667,7 @@ def test_node_imports_every_explorer_in_pyodide_and_makes_the_same_views():
     assert done.returncode == 0, done.stderr
     read = json.loads(done.stdout)
     assert not read["numpy"]
-    ours = {name: getattr(explorers, name)() for name in dir(explorers) if name.endswith("_explorer")}
+    ours = {name: getattr(explorers, name)() for name in explorers.__all__ if name.endswith("_explorer")}
     assert set(ours) == {f"{name}_explorer" for name in states}
     assert read["started"] == {name: [each.state, dataclasses.asdict(each.shown)] for name, each in ours.items()}
     views = {name: getattr(explorers, f"{name}_view")(**state) for name, state in states.items()}
