@@ -6,6 +6,7 @@ from scaling_lib import units
 from scaling_lib.sharding.notation import Sharding
 from scaling_lib.sharding.plan import MatmulPlan, Step
 
+_MOVED_ON = "The parts have the right size for {}, and other devices are to hold them."
 _SHARED_OUT = "Devices along {} hold copies; each passes on a part of them."
 
 
@@ -64,7 +65,7 @@ def _why_result(step: Step, plan: MatmulPlan) -> str:
             return f"{name} is wanted with {_list(gained)} cut by {axes}, and every device has that part."
         return _SHARED_OUT.format(axes)
     if step.kind == "permute":
-        return f"The parts have the right size for {step.after}, and other devices are to hold them."
+        return _MOVED_ON.format(step.after)
     if any(axis in _axes_of(wanted, dim) for dim in lost for axis in step.axes):
         return f"On the way to {wanted}."
     if step.kind == "all-gather":
@@ -89,7 +90,7 @@ def _why_operand(step: Step, plan: MatmulPlan) -> str:
             return f"Copies along {axes} would do the same work; each device keeps a part of {_list(gained)}."
         return _SHARED_OUT.format(axes)
     if step.kind == "permute":
-        return f"The parts have the right size for {step.after}, and other devices are to hold them."
+        return _MOVED_ON.format(step.after)
     if any(axis in _axes_of(own, dim) for dim in lost for axis in step.axes):
         return f"On the way to {own}, which the matmul reads."
     if step.kind == "all-gather":

@@ -18,6 +18,9 @@ from scaling_lib import units
 LINK: dict[str, str] = {}
 """What the page's address asks for: `explorer`, the name of one, and values for its controls. Filled before cells run."""
 
+OWN = "your own"
+"""The entry of a list of ready-made ones that stands for what the reader wrote."""
+
 _COPY = (
     "const code = this.parentNode.querySelector('code'), say = text => { this.textContent = text };"
     "getSelection().selectAllChildren(code);"  # so that the keyboard can copy where a page may not
@@ -242,3 +245,26 @@ def _number(typed: str) -> object:
 
 def _row(*parts: Any) -> Any:
     return widgets.HBox(parts, layout=widgets.Layout(flex_flow="row wrap", align_items="center", max_width="100%"))
+
+
+def follow_choice(choice: Any, text: Any, write: Callable[[str], str], name: Callable[[str], str]) -> Callable[[], None]:
+    """What keeps a list of ready-made entries and the text field that they fill in step: call it when either changed.
+
+    Args:
+        choice: the widget with the list; one entry is `OWN`, for text of the reader's.
+        text: the widget with the text.
+        write: the text of an entry.
+        name: the entry that a text is, or `OWN`. Where it raises `ValueError`, which is said beside the field, it is `OWN`.
+    """
+    last = OWN
+
+    def follow() -> None:
+        nonlocal last
+        if choice.value not in (last, OWN):
+            text.value = write(choice.value)
+        last = OWN
+        with suppress(ValueError):
+            last = name(text.value)
+        choice.value = last
+
+    return follow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from html import escape
 
 import ipywidgets as widgets
@@ -11,7 +10,18 @@ import ipywidgets as widgets
 from scaling_lib import hardware, transformer, units
 from scaling_lib.hardware import Chip
 from scaling_lib.show import kv_cache
-from scaling_lib.show.explorers.base import Explorer, View, control, dropdown, link, python, size_field, words_and_table
+from scaling_lib.show.explorers.base import (
+    OWN,
+    Explorer,
+    View,
+    control,
+    dropdown,
+    follow_choice,
+    link,
+    python,
+    size_field,
+    words_and_table,
+)
 from scaling_lib.show.explorers.model import DTYPES
 from scaling_lib.show.hierarchy import capacity
 from scaling_lib.show.palette import MODELS as COLORS
@@ -26,8 +36,6 @@ EXAMPLES: Mapping[str, str] = {
 }
 """Models worth a look together; the first has multi-head, twice, grouped-query, multi-query, windows and a latent."""
 USUAL = EXAMPLES["kinds of attention"]
-
-_OWN = "your own"
 
 
 def cache_view(models: str, S: int, B: int, dtype: str, chip: str) -> View:
@@ -74,8 +82,7 @@ def cache_explorer(*, models: str = USUAL, S: int = 32768, B: int = 1, dtype: st
         ValueError: for a value that the control cannot hold.
     """
     chips = [c.name for c in hardware.CHIPS.values() if "hbm_bytes" in c.figures]
-    picked = _OWN
-    example = control(widgets.Dropdown, "example", options=(_OWN, *EXAMPLES), value=_OWN).widget
+    example = control(widgets.Dropdown, "example", options=(OWN, *EXAMPLES), value=OWN).widget
     controls = {
         "models": control(widgets.Textarea, "models", _spelled, value="", rows=3),
         "S": size_field("S", "S, context"),
@@ -83,21 +90,15 @@ def cache_explorer(*, models: str = USUAL, S: int = 32768, B: int = 1, dtype: st
         "dtype": dropdown("number format", DTYPES),
         "chip": dropdown("chip", chips),
     }
-    text = controls["models"].widget
 
-    def follow() -> None:
-        """Take the example that was picked, or name the one that stands there."""
-        nonlocal picked
-        if example.value not in (picked, _OWN):
-            text.value = EXAMPLES[example.value]
-        written = ""
-        with suppress(ValueError):  # said beside the field
-            written = _spelled(text.value)
-        example.value = picked = next((name for name, models in EXAMPLES.items() if models == written), _OWN)
+    def named(text: str) -> str:
+        models = _spelled(text)
+        return next((name for name, those in EXAMPLES.items() if those == models), OWN)
 
     start = {"models": _spelled(models), "S": S, "B": B, "dtype": units.dtype_name(dtype), "chip": hardware.chip(chip).name}
     for field, value in start.items():
         controls[field].fill(field, str(value))
+    follow = follow_choice(example, controls["models"].widget, EXAMPLES.__getitem__, named)
     return Explorer("cache", controls, cache_view, follow, helpers=(example,))
 
 

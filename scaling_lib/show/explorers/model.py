@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from html import escape
 from pprint import pformat
 
@@ -11,14 +10,24 @@ import ipywidgets as widgets
 
 from scaling_lib import transformer, units
 from scaling_lib.show import treemap
-from scaling_lib.show.explorers.base import Explorer, View, control, dropdown, link, python, size_field, words_and_table
+from scaling_lib.show.explorers.base import (
+    OWN,
+    Explorer,
+    View,
+    control,
+    dropdown,
+    follow_choice,
+    link,
+    python,
+    size_field,
+    words_and_table,
+)
 from scaling_lib.transformer import COUNTINGS, Transformer
 from scaling_lib.transformer.params import Counting
 
 DTYPES = ("bf16", "f32", "fp8", "int8", "fp4", "int4")
 AREAS = ("parameters", "FLOPs")
 
-_OWN = "your own"
 _COUNTED: dict[Counting, str] = {
     "all": "without idle experts", "without_lookup": "and without lookups", "matmul": "in matmuls",
     "without_embeddings": "in layers",
@@ -61,8 +70,7 @@ def model_explorer(
     Raises:
         ValueError: for a value that the control cannot hold.
     """
-    picked = _OWN
-    pick = control(widgets.Dropdown, "model", options=(_OWN, *transformer.MODELS), value=_OWN).widget
+    pick = control(widgets.Dropdown, "model", options=(OWN, *transformer.MODELS), value=OWN).widget
     controls = {
         "model": control(widgets.Textarea, "or config.json", _spelled, value="", rows=2),
         "T": size_field("T", "T, tokens"),
@@ -70,21 +78,15 @@ def model_explorer(
         "dtype": dropdown("number format", DTYPES),
         "area": dropdown("treemap of", AREAS),
     }
-    text = controls["model"].widget
 
-    def follow() -> None:
-        """Write the model that was picked, or pick the one that is written."""
-        nonlocal picked
-        if pick.value not in (picked, _OWN):
-            text.value = pick.value
-        written = ""
-        with suppress(ValueError):  # said beside the field
-            written = _spelled(text.value)
-        pick.value = picked = written if written in transformer.MODELS else _OWN
+    def named(text: str) -> str:
+        written = _spelled(text)
+        return written if written in transformer.MODELS else OWN
 
     start = {"model": _spelled(model), "T": T, "B": B, "dtype": units.dtype_name(dtype), "area": area}
     for field, value in start.items():
         controls[field].fill(field, str(value))
+    follow = follow_choice(pick, controls["model"].widget, str, named)
     return Explorer("model", controls, model_view, follow, joint="T", helpers=(pick,))
 
 

@@ -18,7 +18,7 @@ from scaling_lib.sharding import MatmulPlan, Sharding, Step, matmul_plan, parse_
 from scaling_lib.sharding.moves import KINDS, Kind
 from scaling_lib.sharding.plan import Objective
 from scaling_lib.show import holdings
-from scaling_lib.show.explorers.base import Explorer, View, control, dropdown, link, python, read_size, words_and_table
+from scaling_lib.show.explorers.base import OWN, Explorer, View, control, dropdown, link, python, read_size, words_and_table
 
 SLICES = (
     "v5e:2x2", "v5e:4x4", "v5e:8x16", "v5e:16x16", "v6e:4x4", "v6e:16x16", "v4:4x4x4", "v5p:2x2x4", "v5p:4x4x4", "v5p:8x8x8",
@@ -50,7 +50,6 @@ EXAMPLES = (
 )
 """The textbook's four cases, and others."""
 
-_OWN = "your own"
 STEPS: Mapping[str, tuple[Kind, ...]] = {"all": KINDS, "textbook": ("all-gather", "all-reduce", "reduce-scatter")}
 """Kinds of steps to choose from: all of them, or those that the textbook's four cases know."""
 
@@ -104,7 +103,7 @@ def sharding_explorer(
     Raises:
         ValueError: for a value that the control cannot hold, and values that do not go together.
     """
-    picked, on = _OWN, ""  # the example and the slice of the last picture
+    picked, on = OWN, ""  # the example and the slice of the last picture
 
     def axes() -> dict[str, int] | None:
         """The mesh as it stands; None where it does not read, which is said beside it."""
@@ -127,7 +126,7 @@ def sharding_explorer(
             array.local_shape(dims, mesh)  # divides, or says what would
         return _spell(dims)
 
-    example = control(widgets.Dropdown, "example", options=(_OWN, *(each.name for each in EXAMPLES)), value=_OWN).widget
+    example = control(widgets.Dropdown, "example", options=(OWN, *(each.name for each in EXAMPLES)), value=OWN).widget
     controls = {
         "slice": dropdown("slice", SLICES),
         "mesh": control(widgets.Text, "mesh", read_mesh, value=""),
@@ -148,7 +147,7 @@ def sharding_explorer(
             if each.name == example.value != picked:
                 of_product.value, of_sizes.value = each.product, each.sizes
         here = (of_product.value, of_sizes.value)
-        example.value = picked = next((each.name for each in EXAMPLES if (each.product, each.sizes) == here), _OWN)
+        example.value = picked = next((each.name for each in EXAMPLES if (each.product, each.sizes) == here), OWN)
         if of_slice.value != on:
             on = of_slice.value
             chips = slice_of(on)
