@@ -21,9 +21,10 @@ MAY_IMPORT = {
     "sharding": {"units", "hardware", "roofline", "collectives"},
     "transformer": {"units", "catalog", "hardware", "roofline"},
     "training": {"units", "catalog", "hardware", "roofline", "collectives", "transformer"},
+    "search": {*CORE},
     "show": {*CORE},
     "xla": {*CORE},
-    "cli": {*CORE, "show", "xla"},
+    "cli": {*CORE, "search", "show", "xla"},
 }
 
 

@@ -97,7 +97,7 @@ class StepEstimate:
         Args:
             overlap: as of `estimate`; that of the estimate if not given.
         """
-        shown = self.shown if overlap is None else _shown(overlap)
+        shown = self.shown if overlap is None else shown_parts(overlap)
         rest = self.step.math_s * (1 + self.step.bubble) + self.step.optimizer_s
         return max(0.0, float(self.step.seconds(shown) - rest))
 
@@ -264,7 +264,7 @@ def estimate(
         raise ValueError(why)
     if not 0 < units.number("efficiency", efficiency) <= 1:
         raise ValueError(f"efficiency={efficiency!r} is a part of the peak, above 0 and up to 1")
-    shown, facts = _shown(overlap), Facts.of(model, plan, T=T, causal=causal)
+    shown, facts = shown_parts(overlap), Facts.of(model, plan, T=T, causal=causal)
     ways, how, rates = ways_of(plan, model, batch), How.of(plan, model), Rates.of(slice, plan, efficiency)
     priced: dict[tuple[Wires, ...], tuple[Step, Placement]] = {}
     for placement in located(plan, slice):
@@ -284,7 +284,12 @@ def _model(model: Transformer | str) -> Transformer:
     return MODELS[model]
 
 
-def _shown(overlap: Overlap) -> dict[str, float]:
+def shown_parts(overlap: Overlap) -> dict[str, float]:
+    """For each part, the share that nothing hides, as `Step.seconds` takes it.
+
+    Raises:
+        ValueError: for what is no overlap.
+    """
     if overlap == "full":
         return {}
     if overlap == "none":
