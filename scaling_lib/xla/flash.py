@@ -6,6 +6,7 @@ It compiles for TPUs and runs on them alone. Derived in chapters/04-transformers
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -37,7 +38,7 @@ def attention(rules: llama.Rules = llama.RULES, *, block: int = 512) -> llama.At
         raise ValueError(f"block={block} is no multiple of {LANES}")
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array) -> jax.Array:
-        B, T, N, H = query.shape
+        _, T, _, H = query.shape
         if key.shape[1] != T:
             raise ValueError(f"keys of {key.shape[1]} tokens, queries of {T}: this attention is for training and whole prompts")
         size = min(block, T)
@@ -45,12 +46,12 @@ def attention(rules: llama.Rules = llama.RULES, *, block: int = 512) -> llama.At
             raise ValueError(f"T={T} is no multiple of block={size} and {LANES}")
         mesh = jax.sharding.get_abstract_mesh()
         if mesh.empty:
-            return _local(query * H**-0.5, key, value, size)
+            return _local(query * H**-0.5, key, value, block=size)
         by_heads = llama.layout("BTNH", mesh, rules)
         by_key_heads = llama.layout("BTKH", mesh, rules)
         shard_map: Any = jax.shard_map
         run: Callable[..., jax.Array] = shard_map(
-            lambda *parts: _local(*parts, size),
+            partial(_local, block=size),
             in_specs=(by_heads, by_key_heads, by_key_heads),
             out_specs=by_heads,
             check_vma=False,  # the kernel does not say how its result varies
@@ -60,7 +61,7 @@ def attention(rules: llama.Rules = llama.RULES, *, block: int = 512) -> llama.At
     return attend
 
 
-def _local(query: jax.Array, key: jax.Array, value: jax.Array, block: int) -> jax.Array:
+def _local(query: jax.Array, key: jax.Array, value: jax.Array, *, block: int) -> jax.Array:
     _, T, heads, _ = query.shape
     kernel: Any = splash.make_splash_mha(
         masks.MultiHeadMask([masks.CausalMask((T, T))] * heads),

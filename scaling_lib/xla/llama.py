@@ -169,7 +169,9 @@ def dense_attention(query: jax.Array, key: jax.Array, value: jax.Array, position
     seen = jnp.arange(S) <= positions[..., None]
     scores = named(jnp.where(seen[:, None, None], scores, -jnp.inf), "attention.scores")
     weights = jax.nn.softmax(scores).astype(value.dtype)
-    return named(jnp.einsum("BKGTS,BSKH->BTKGH", weights, value).reshape(B, T, N, H), "attention.context")
+    context = jnp.einsum("BKGTS,BSKH->BTKGH", weights, value).reshape(B, T, N, H)
+    found: jax.Array = named(context, "attention.context")
+    return found
 
 
 def _layer(
@@ -283,8 +285,7 @@ def loss(params: Tree, batch: Tree, *, rules: Rules = RULES, loss_chunks: int = 
         ValueError: for chunks that T does not divide into.
     """
     x, targets = _hidden(params, batch["tokens"], rules, **how), batch["targets"]
-    if loss_chunks == 1:
-        return _entropy(params, x, targets, rules) / targets.size
+    total: jax.Array
     if targets.shape[1] % loss_chunks:
         raise ValueError(f"loss_chunks={loss_chunks} does not divide T={targets.shape[1]}")
 
@@ -295,8 +296,12 @@ def loss(params: Tree, batch: Tree, *, rules: Rules = RULES, loss_chunks: int = 
     def cut(x: jax.Array) -> jax.Array:
         return jnp.moveaxis(x.reshape(x.shape[0], loss_chunks, -1, *x.shape[2:]), 1, 0)
 
-    total: jax.Array = lax.scan(chunk, jnp.zeros(()), (cut(x), cut(targets)))[0]
-    return total / targets.size
+    if loss_chunks == 1:
+        total = _entropy(params, x, targets, rules)
+    else:
+        total = lax.scan(chunk, jnp.zeros(()), (cut(x), cut(targets)))[0]
+    mean: jax.Array = total / targets.size
+    return mean
 
 
 def _entropy(params: Tree, x: jax.Array, targets: jax.Array, rules: Rules) -> jax.Array:
