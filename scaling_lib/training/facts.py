@@ -25,6 +25,7 @@ from scaling_lib.transformer import (
 )
 
 FORWARD_AND_BACKWARD = 3  # matmuls: one forward, two backward
+KEEPS_LAYERS = ("none", "selective")  # policies under which nothing but attention's scores is made again
 SPLIT_AXES = {"N", "F", "V"}  # dimensions that tensor parallelism cuts; key heads it cuts, or repeats where there are too few
 
 
@@ -136,7 +137,8 @@ def _facts(
         working_bytes=max(0.0, activations("none") - kept) / model.L,
         head_bytes=2 * T * model.D * item / split,
         logits_bytes=2 * logits_bytes(model, T=T) / tensor,
-        elementwise_bytes=_elementwise(model, tensor, split) * T * item * (FORWARD_AND_BACKWARD + (remat != "none")),
+        elementwise_bytes=_elementwise(model, tensor, split) * T * item * (FORWARD_AND_BACKWARD + (remat not in KEEPS_LAYERS))
+        + _softmax(model, T, flash, dropout) / tensor * T * item * (FORWARD_AND_BACKWARD + (remat != "none")),
         stream_bytes=T * model.D * item,
         keys_bytes=T * max(model.K / tensor, 1) * (model.H + model.v_dim) * item,
         routed_bytes=T * routed * model.D * item,
@@ -166,7 +168,7 @@ def _elementwise(model: Transformer, tensor: int, split: int) -> float:
     """Numbers a token that the forward pass of all layers reads and writes outside of matmuls.
 
     Each of two blocks reads its result and the residual, and writes the sum and its norm: 4 D. The activation function reads
-    what it works on and writes its result. Rotary positions read and write queries and keys. Softmax is part of attention.
+    what it works on and writes its result. Rotary positions read and write queries and keys.
     """
     inner, D, L = (3 if model.gated_mlp else 2), model.D, model.L
     moe = model.experts
@@ -174,3 +176,8 @@ def _elementwise(model: Transformer, tensor: int, split: int) -> float:
     if moe:
         wide += (moe.top_k * moe.d_ff + moe.shared_width) * len(model.expert_layers)
     return 8 * D * L / split + (inner * wide + 2 * (model.N + model.K) * model.H * L) / tensor
+
+
+def _softmax(model: Transformer, T: int, flash: bool, dropout: bool) -> int:
+    """Numbers a token that softmax, and dropout after it, read and write in all layers, of all pairs; none in a flash kernel."""
+    return 0 if flash else (2 + 2 * dropout) * model.N * T * model.L
