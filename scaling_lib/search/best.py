@@ -10,10 +10,10 @@ from scaling_lib import units
 from scaling_lib.hardware import Slice, slice_of
 from scaling_lib.search.choices import Choices
 from scaling_lib.search.nearest import nearest
-from scaling_lib.search.pricing import Candidate, Pricing, Ranking
+from scaling_lib.search.pricing import Pricing, Ranking
 from scaling_lib.search.result import Reason, Search, lacking
-from scaling_lib.search.space import Space
-from scaling_lib.training import Plan, StepEstimate, estimate, why_not
+from scaling_lib.search.space import Question, Space
+from scaling_lib.training import Plan, why_not
 from scaling_lib.training.estimate import Overlap, shown_parts
 from scaling_lib.transformer import Transformer
 from scaling_lib.transformer import model as model_of
@@ -74,29 +74,27 @@ def best_training_plans(
         raise ValueError(f"ici={ici!r} is neither 'achievable' nor 'peak'")
     rates: dict[str, Any] = {"causal": causal, "efficiency": efficiency, "ici": ici}
     rates |= {name: units.number(name, value, minimum=0) for name, value in (("hop_s", hop_s), ("start_s", start_s))}
-    space = Space(model, slice, batch, T, base, (choices or Choices()).of(base))
-    pricing = Pricing(space, shown=shown_parts(overlap), **rates)
-    ranking = Ranking(keep, [], {})
+    how = {**rates, "overlap": overlap}
+    space = Space(Question(model, slice, batch, T, base, (choices or Choices()).of(base)))
+    pricing, ranking = Pricing(space, shown=shown_parts(overlap), **rates), Ranking(keep)
     pricing.run(ranking, progress)
 
-    def priced(candidate: Candidate) -> StepEstimate:
-        return estimate(model, slice, pricing.plan(candidate), batch, T=T, overlap=overlap, **rates)
-
     reasons = {kind: Reason(of.count, str(why_not(of.example, model, slice, batch, T))) for kind, of in space.refused.items()}
-    if ranking.splits_too_large:
-        assert ranking.least
-        reasons["memory"] = Reason(ranking.splits_too_large, lacking(priced(ranking.least)))
-    others = [one for kind, one in ranking.kinds.items() if kind != pricing.kind(ranking.best[0])] if ranking.best else []
+    if ranking.least:
+        reasons["memory"] = Reason(ranking.splits_too_large, lacking(pricing.estimate(ranking.least, how)))
+    others = [one for kind, one in ranking.kinds.items() if kind != pricing.kind(ranking.best[0])]
+    reasons = dict(sorted(reasons.items(), key=lambda item: -item[1].count))
     return Search(
         model=model,
         slice=slice,
         batch=batch,
         T=T,
-        best=tuple(map(priced, ranking.best)),
-        runner_up=priced(min(others)) if others else None,
+        best=tuple(pricing.estimate(one, how) for one in ranking.best),
+        runner_up=pricing.estimate(min(others), how) if others else None,
         plans=ranking.plans,
         splits=space.splits,
         reasons=reasons,
-        nearest=() if ranking.best else nearest(space, dict(rates, overlap=overlap)),
+        why_none=None if ranking.best else reasons["memory"].example if ranking.least else space.short_of(),
+        nearest=() if ranking.best else nearest(space, how),
         seconds=time.perf_counter() - began,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scaling_lib import units
@@ -10,7 +10,8 @@ from scaling_lib.training import Plan
 from scaling_lib.training.pipeline import SCHEDULES
 from scaling_lib.training.wires import AXES
 
-Degrees = int | tuple[int, ...] | None
+Some = Any
+"""One value, or several in a tuple, or None where that is allowed; kept as a tuple or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,8 @@ class Choices:
         microbatches: None for all divisors of the batch.
         schedule: of pipelines; without one it is "1f1b", whose microbatches add up gradients.
         virtual_stages: of "interleaved"; None for all that divide the layers of a stage, with uneven stages also powers of two.
-        remat: policies, each a name or a tuple of tensor names, as of `Plan`.
+        remat: policies, each a name or a tuple of tensor names, as of `Plan`. Of those that come to the same the first counts:
+            attention in a flash kernel keeps no scores, so "selective" is "none".
         loss_chunks: None for the base plan's.
         offload: each a tuple of what is offloaded, `((), ("optimizer",))`; None for the base plan's.
         context_by: None for the base plan's.
@@ -40,20 +42,20 @@ class Choices:
         ValueError: for values that no plan can have.
     """
 
-    data: Degrees = None
-    fsdp: Degrees = None
-    tensor: Degrees = None
-    context: Degrees = None
-    pipeline: Degrees = None
-    expert: Degrees = None
-    zero: Degrees = (0, 1, 2, 3)
-    microbatches: Degrees = None
-    schedule: str | tuple[str, ...] = SCHEDULES
-    virtual_stages: Degrees = None
-    remat: str | tuple[str | tuple[str, ...], ...] = ("none", "selective", "full")
-    loss_chunks: Degrees = None
-    offload: tuple[tuple[str, ...], ...] | None = None
-    context_by: str | tuple[str, ...] | None = None
+    data: Some = None
+    fsdp: Some = None
+    tensor: Some = None
+    context: Some = None
+    pipeline: Some = None
+    expert: Some = None
+    zero: Some = (0, 1, 2, 3)
+    microbatches: Some = None
+    schedule: Some = SCHEDULES
+    virtual_stages: Some = None
+    remat: Some = ("none", "selective", "full")
+    loss_chunks: Some = None
+    offload: Some = None
+    context_by: Some = None
 
     def __post_init__(self) -> None:
         for name in (*AXES, "microbatches", "virtual_stages", "loss_chunks"):
@@ -80,4 +82,4 @@ class Choices:
     def of(self, base: Plan) -> Choices:
         """These choices, with the base plan's values where they say so."""
         own = {name: (getattr(base, name),) for name in ("loss_chunks", "offload", "context_by") if getattr(self, name) is None}
-        return Choices(**{**vars(self), **own})
+        return replace(self, **own)

@@ -36,10 +36,14 @@ class Places:
         """Placements of a set of degrees."""
         return int(self.starts[i + 1] - self.starts[i])
 
-    def wires(self, i: int) -> dict[str, Wires]:
-        """What a byte costs over each placement of a set of degrees: arrays, with plain numbers where all are the same."""
-        here = slice_(self.starts[i], self.starts[i + 1])
-        return {group: _taken(table, index[here]) for group, (table, index) in self._tables.items()}
+    def wires(self, batch: list[int]) -> dict[str, Wires]:
+        """What a byte costs over each placement of some sets of degrees: arrays of five axes, sets first, placements last.
+
+        Where a set has fewer than another, its last one is repeated. What is the same everywhere is a plain number.
+        """
+        first, last = self.starts[batch], self.starts[[i + 1 for i in batch]] - 1
+        at = np.minimum(first[:, None] + np.arange(int((last - first).max()) + 1), last[:, None])[:, None, None, None, :]
+        return {group: _taken(table, index[at]) for group, (table, index) in self._tables.items()}
 
     def placement(self, i: int, j: int) -> Placement:
         """The j-th placement of a set of degrees, as a plan has it."""
@@ -63,9 +67,6 @@ class Places:
             key = tuple((place, int(extent[k, p]), int(stride[k, p])) for p, place in enumerate(self.places))
             found.append(wires_over(slice, key, ici, hop_s, start_s))
         return {f.name: _column([getattr(one, f.name) for one in found]) for f in fields(Wires)}, index
-
-
-slice_ = slice
 
 
 class _Laid:

@@ -1,13 +1,15 @@
 """Prices of all splits and placements, a set of degrees and a schedule at a time, as arrays that broadcast.
 
-Axes of the arrays: microbatches and virtual stages; ZeRO stage and chunks of the loss; remat policy; placement. Bytes and FLOPs
-have no placement, and what a byte costs has nothing else, so that little is computed for every plan: docs/adr/0013.
+Axes of the arrays: sets of degrees; microbatches and virtual stages; ZeRO stage and chunks of the loss; remat policy; placement.
+Bytes and FLOPs have no placement, and what a byte costs has but the first axis and the last, so that little is computed for every
+plan: docs/adr/0013.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
@@ -15,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling_lib.search.places import Places
-from scaling_lib.search.space import C_, D_, E_, F_, P_, T_, Space
-from scaling_lib.training import Plan
+from scaling_lib.search.space import C_, D_, E_, F_, P_, T_, Ints, Space
+from scaling_lib.training import Plan, StepEstimate, estimate
 from scaling_lib.training.facts import Facts
 from scaling_lib.training.memory import How, Ways, largest_stage
 from scaling_lib.training.step import Rates, Step, price
@@ -24,7 +26,10 @@ from scaling_lib.training.wires import GROUPS
 
 Floats = npt.NDArray[np.float64]
 
-LARGEST = 1 << 17
+PADDING = 1.25
+"""How much larger than the placements it holds an array of them may be."""
+
+LARGEST = 1 << 16
 """Plans priced at once, about: so that the arrays stay in the processor's caches."""
 
 NS_DIGITS = 9
@@ -55,8 +60,8 @@ class Ranking:
     """
 
     keep: int
-    best: list[Candidate]
-    kinds: dict[tuple[bool, ...], Candidate]
+    best: list[Candidate] = field(default_factory=list)
+    kinds: dict[tuple[bool, ...], Candidate] = field(default_factory=dict)
     plans: int = 0
     splits_too_large: int = 0
     least: Candidate | None = None
@@ -90,7 +95,7 @@ class Pricing:
         self.space, self.shown, self.causal = space, shown, causal
         groups = tuple(name for name in GROUPS if space.model.experts or name not in ("expert", "expert_shard"))
         self.places = Places(space.slice, space.degrees, groups, ici=ici, hop_s=hop_s, start_s=start_s)
-        self.rates = {off: Rates.of(space.slice, space.base.but(offload=off), efficiency) for off in space.choices.offload or ()}
+        self.rates = {off: Rates.of(space.slice, space.base.but(offload=off), efficiency) for off in space.choices.offload}
         self._facts = lru_cache(maxsize=None)(self._make_facts)
 
     @property
@@ -101,32 +106,61 @@ class Pricing:
     def run(self, ranking: Ranking, progress: Callable[[int, int], None] | None = None) -> None:
         """Price everything."""
         total = self.total if progress else 0
-        for i in range(len(self.space.degrees)):
-            self.price(i, ranking)
+        for batch in self._batches():
+            self._price(batch, ranking)
             if progress:
                 progress(ranking.plans, total)
 
-    def price(self, i: int, ranking: Ranking) -> None:
-        """Price all plans of the i-th set of degrees."""
-        space, row = self.space, self.space.degrees[i].tolist()
-        wires, facts = self.places.wires(i), self._facts(row[T_], row[E_])
-        count, zeros = self.places.count(i), space.zeros(row)
-        kind = _kind(row)
-        loss = np.array([n for _ in zeros for n in space.choices.loss_chunks], dtype=np.int64)  # type: ignore[union-attr]
-        stages = np.repeat(zeros, len(loss) // len(zeros))
-        for off, by in space.words(row):
-            for name, (ms, vs) in space.variants[i].runs.items():
-                how = How.of(space.base.but(schedule=name, pipeline=row[P_], offload=off, context_by=by), space.model)
-                each = max(1, LARGEST // (count * len(loss) * len(space.choices.remat)))
+    def _batches(self) -> Iterator[list[int]]:
+        """Sets of degrees that have the same microbatches, schedules, ZeRO stages and words, and about as many placements.
+
+        Placements of a batch are padded to the largest number, by repeating one, which changes no minimum.
+        """
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for i, row in enumerate(self.space.degrees.tolist()):
+            key = row[P_], row[D_] * row[F_] * row[E_], self.space.zeros(row), self.space.choices.context_by and row[C_] > 1
+            alike.setdefault(key, []).append(i)
+        for members in alike.values():
+            members.sort(key=self.places.count)
+            splits = max(len(m) for m, _ in self.space.variants[members[0]].runs.values()) * self.space.others(
+                self.space.degrees[members[0]].tolist()
+            )
+            batch: list[int] = []
+            plans = 0
+            for i in members:
+                count = self.places.count(i)
+                padded = (len(batch) + 1) * count
+                if batch and (padded * splits > LARGEST or padded > PADDING * (plans + count)):
+                    yield batch
+                    batch, plans = [], 0
+                batch.append(i)
+                plans += count
+            yield batch
+
+    def _price(self, batch: list[int], ranking: Ranking) -> None:
+        """Price all plans of some sets of degrees."""
+        space = self.space
+        degrees = space.degrees[batch]
+        rows = degrees.tolist()
+        wires, facts = self.places.wires(batch), self._stacked([(row[T_], row[E_]) for row in rows])
+        counts = np.array([self.places.count(i) for i in batch])
+        zeros, losses = space.zeros(rows[0]), space.choices.loss_chunks
+        loss, stages = np.tile(losses, len(zeros)), np.repeat(zeros, len(losses))
+        for off, by in space.words(rows[0]):
+            for name, (ms, vs) in space.variants[batch[0]].runs.items():
+                how = How.of(space.base.but(schedule=name, pipeline=rows[0][P_], offload=off, context_by=by), space.model)
+                each = max(1, LARGEST // (len(batch) * int(counts.max()) * len(loss) * len(space.remats)))
                 for at in range(0, len(ms), each):
                     m, v = ms[at : at + each], vs[at : at + each]
-                    ways = self._ways(row, m, v, stages, loss)
-                    step = price(facts, ways, how, wires, self.rates[off])
+                    step = price(facts, self._ways(degrees, m, v, stages, loss), how, wires, self.rates[off])
+                    shape = (len(batch), len(m), len(loss), len(space.remats), int(counts.max()))
+                    ranking.plans += int(counts.sum()) * math.prod(shape[1:-1])
 
-                    def plan(a: int, z: int, r: int, j: int, m=m, v=v, words=(name, off, by)) -> tuple[Any, ...]:  # type: ignore[no-untyped-def]
-                        return (i, words, int(v[a]), int(m[a]), int(stages[z]), int(loss[z]), r, j)
+                    def plan(s: int, a: int, z: int, r: int, j: int, m=m, v=v, words=(name, off, by)) -> tuple[Any, ...]:  # type: ignore[no-untyped-def]
+                        j = min(j, int(counts[s]) - 1)
+                        return (batch[s], words, int(v[a]), int(m[a]), int(stages[z]), int(loss[z]), r, j)
 
-                    self._rank(step, (len(m), len(loss), len(space.choices.remat), count), kind, ranking, plan)
+                    self._rank(step, shape, [_kind(row) for row in rows], ranking, plan)
 
     def kind(self, candidate: Candidate) -> tuple[bool, ...]:
         """Which axes a candidate uses."""
@@ -137,66 +171,82 @@ class Pricing:
         i, (name, off, by), virtual, m, zero, loss, r, j = candidate.plan
         return self.space.plan(
             self.space.degrees[i].tolist(), (name, virtual, m),
-            zero=zero, loss_chunks=loss, remat=self.space.choices.remat[r], offload=off, context_by=by,
+            zero=zero, loss_chunks=loss, remat=self.space.remats[r], offload=off, context_by=by,
         ).but(placement=self.places.placement(i, j))  # fmt: skip
 
+    def estimate(self, candidate: Candidate, how: Mapping[str, Any]) -> StepEstimate:
+        """A candidate priced alone, in full; `how` has the arguments of `training.estimate` that say how to price."""
+        q = self.space.question
+        return estimate(q.model, q.slice, self.plan(candidate), q.batch, T=q.T, **how)
+
     def _rank(
-        self, step: Step, shape: tuple[int, ...], kind: tuple[bool, ...], ranking: Ranking, plan: Callable[..., tuple[Any, ...]]
+        self,
+        step: Step,
+        shape: tuple[int, ...],
+        kinds: list[tuple[bool, ...]],
+        ranking: Ranking,
+        plan: Callable[..., tuple[Any, ...]],
     ) -> None:
-        splits, count = shape[:-1], shape[-1]
-        ranking.plans += int(np.prod(shape))
-        held = np.broadcast_to(step.memory_bytes, (*splits, 1)).reshape(-1)
+        sets, splits, count = shape[0], shape[1:-1], shape[-1]
+        held = np.broadcast_to(step.memory_bytes, (*shape[:-1], 1)).reshape(sets, -1)
         fits = held <= step.usable_bytes
-        ranking.splits_too_large += len(held) - int(np.count_nonzero(fits))
+        ranking.splits_too_large += int(np.count_nonzero(~fits))
         if not fits.all():
             k = int(np.where(fits, np.inf, held).argmin())
-            if ranking.least is None or held[k] < ranking.least.memory_bytes:
-                ranking.least = Candidate(0.0, 0.0, float(held[k]), plan(*map(int, np.unravel_index(k, splits)), 0))
+            if ranking.least is None or held.flat[k] < ranking.least.memory_bytes:
+                where = map(int, np.unravel_index(k, shape[:-1]))
+                ranking.least = Candidate(0.0, 0.0, float(held.flat[k]), plan(*where, 0))
         if not fits.any():
             return
-        seconds = np.broadcast_to(step.seconds(self.shown), shape).reshape(-1, count)
-        fastest = np.where(fits, seconds.min(axis=1).round(NS_DIGITS), np.inf)
-        rows = np.flatnonzero(fastest <= min(ranking.bar(kind), float(np.finfo(float).max)))
-        if not len(rows):
+        seconds = np.broadcast_to(step.seconds(self.shown), shape).reshape(sets, -1, count)
+        fastest = np.where(fits, seconds.min(axis=2).round(NS_DIGITS), np.inf)
+        near = (fastest <= np.array([[ranking.bar(kind)] for kind in kinds])) & fits
+        if not near.any():
             return
-        upper = np.broadcast_to(step.upper_s, shape).reshape(-1, count)[rows]
-        upper = np.where(seconds[rows] <= fastest[rows, None] + 10.0**-NS_DIGITS, upper, np.inf)
-        chosen = upper.argmin(axis=1)
-        upper = upper[np.arange(len(rows)), chosen].round(NS_DIGITS)
-        order = np.lexsort((held[rows], upper, fastest[rows]))[: ranking.keep]
-        found = [
-            Candidate(
-                float(fastest[rows[k]]), float(upper[k]), float(held[rows[k]]),
-                plan(*map(int, np.unravel_index(rows[k], splits)), int(chosen[k])),
-            )
-            for k in order
-        ]  # fmt: skip
-        ranking.add(kind, found)
+        upper_s = np.broadcast_to(step.upper_s, shape).reshape(sets, -1, count)
+        for i in np.flatnonzero(near.any(axis=1)).tolist():
+            rows = np.flatnonzero(near[i])
+            longest = fastest[i, rows]
+            upper = np.where(seconds[i, rows] <= longest[:, None] + 10.0**-NS_DIGITS, upper_s[i, rows], np.inf)
+            chosen = upper.argmin(axis=1)
+            upper = upper.min(axis=1).round(NS_DIGITS)
+            found = [
+                Candidate(
+                    float(longest[k]), float(upper[k]), float(held[i, rows[k]]),
+                    plan(i, *map(int, np.unravel_index(rows[k], splits)), int(chosen[k])),
+                )
+                for k in np.lexsort((held[i, rows], upper, longest))[: ranking.keep]
+            ]  # fmt: skip
+            ranking.add(kinds[i], found)
 
     def _splits(self, i: int) -> int:
         runs = sum(len(m) for m, _ in self.space.variants[i].runs.values())
         return runs * self.space.others(self.space.degrees[i].tolist())
 
-    def _ways(self, row: list[int], m: Any, v: Any, zeros: Any, loss: Any) -> Ways:
+    def _ways(self, degrees: Ints, m: Ints, v: Ints, zeros: Ints, loss: Ints) -> Ways:
+        row, stages = degrees[:, :, None, None, None, None], int(degrees[0, P_])
         m, v, zeros, loss = m[:, None, None, None], v[:, None, None, None], zeros[:, None, None], loss[:, None, None]
+        replicas = int(degrees[0, D_] * degrees[0, F_] * degrees[0, E_])
         return Ways(
-            data=row[D_], fsdp=row[F_], zero=zeros, tensor=row[T_], context=row[C_], pipeline=row[P_], expert=row[E_],
-            sequence_parallel=self.space.base.sequence_parallel, virtual_stages=v, microbatches=m, loss_chunks=loss,
-            sequences=self.space.batch // (row[D_] * row[F_] * row[E_] * m),
-            stage_layers=largest_stage(self.space.model.L, row[P_], v),
+            data=row[:, D_], fsdp=row[:, F_], zero=zeros, tensor=row[:, T_], context=row[:, C_], expert=row[:, E_],
+            pipeline=stages, virtual_stages=v, stage_layers=largest_stage(self.space.model.L, stages, v),
+            microbatches=m, sequences=self.space.batch // (replicas * m), loss_chunks=loss,
+            sequence_parallel=int(self.space.base.sequence_parallel),
         )  # fmt: skip
 
-    def _make_facts(self, tensor: int, expert: int) -> Facts:
-        """Facts of all remat policies, along the third axis."""
+    def _stacked(self, splits: list[tuple[int, int]]) -> Facts:
+        """Facts of several tensor and expert ways, and all remat policies: on the first and the fourth axis."""
+        every = np.stack([self._facts(tensor, expert) for tensor, expert in splits])
+        same = (every == every[0, 0]).all(axis=(0, 1))
+        columns = [every[0, 0, k] if same[k] else every[:, None, None, :, None, k] for k in range(len(same))]
+        return Facts(**{f.name: column for f, column in zip(fields(Facts), columns, strict=True)})
+
+    def _make_facts(self, tensor: int, expert: int) -> Floats:
+        """Facts of all remat policies: policy, field."""
         space = self.space
-        plans = [space.base.but(tensor=tensor, expert=expert, remat=remat) for remat in space.choices.remat]
+        plans = [space.base.but(tensor=tensor, expert=expert, remat=remat) for remat in space.remats]
         every = [Facts.of(space.model, plan, T=space.T, causal=self.causal) for plan in plans]
-
-        def column(name: str) -> Any:
-            values = [getattr(one, name) for one in every]
-            return values[0] if len(set(values)) == 1 else np.array(values, dtype=np.float64)[:, None]
-
-        return Facts(**{f.name: column(f.name) for f in fields(Facts)})
+        return np.array([[getattr(one, f.name) for f in fields(Facts)] for one in every], dtype=np.float64)
 
 
 def _kind(degrees: list[int]) -> tuple[bool, ...]:

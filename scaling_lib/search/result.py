@@ -13,6 +13,8 @@ from scaling_lib.training.estimate import MEMORY
 from scaling_lib.training.wires import AXES
 from scaling_lib.transformer import Transformer
 
+Change = Literal["batch", "slice", "uneven_stages", "offload"]
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -35,7 +37,7 @@ class Nearest:
         estimate: the best of the plans that were looked at there; a full search may find a better one.
     """
 
-    change: Literal["batch", "slice", "uneven_stages", "offload"]
+    change: Change
     value: Any
     estimate: StepEstimate
 
@@ -64,6 +66,8 @@ class Search:
         plans: plans priced in full, those that do not fit included.
         splits: all there are, those refused included.
         reasons: for each rule, and for "memory", how many splits it refuses. Each is counted under the first that does.
+        why_none: where nothing can run, why, in a sentence: a factor of the devices that divides nothing they share, or the bytes
+            that the split with the least memory lacks.
         nearest: where nothing can run, what to change, each tried.
         seconds: that the search took.
     """
@@ -77,6 +81,7 @@ class Search:
     plans: int
     splits: int
     reasons: Mapping[str, Reason]
+    why_none: str | None
     nearest: tuple[Nearest, ...]
     seconds: float
 
@@ -91,9 +96,11 @@ class Search:
         lines = [f"{self.model} on {self.slice}, {self.batch} sequences of {self.T}: {looked}; {self.feasible:,} splits can run"]
         if self.best:
             lines += [f"best: {_described(self.best[0])}", self._why(), self._binds()]
+        else:
+            lines.append(f"No plan can run: {self.why_none}.")
         lines += [f"{kind}: {reason}" for kind, reason in self.reasons.items()]
         if self.nearest:
-            lines += ["No plan can run. These can:", *(f"  {change}" for change in self.nearest)]
+            lines += ["With one thing changed, these can:", *(f"  {change}" for change in self.nearest)]
         return "\n".join(lines)
 
     def _why(self) -> str:
@@ -127,6 +134,7 @@ class Search:
             "splits": self.splits,
             "feasible": self.feasible,
             "reasons": {kind: vars(reason) for kind, reason in self.reasons.items()},
+            "why_none": self.why_none,
             "nearest": [
                 {"change": one.change, "value": _plain(one.value), "estimate": _data(one.estimate), "words": str(one)}
                 for one in self.nearest

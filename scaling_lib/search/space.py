@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from scaling_lib.hardware import Slice
 from scaling_lib.search.choices import Choices
 from scaling_lib.training import Plan
+from scaling_lib.training.facts import Facts
 from scaling_lib.training.plan import RULES
 from scaling_lib.training.wires import AXES
 from scaling_lib.transformer import Transformer
@@ -44,16 +46,9 @@ class Variants:
     refused: dict[str, tuple[int, tuple[str, int, int]]]
 
 
-@dataclass
-class Space:
-    """The splits to price, by degrees.
-
-    Args:
-        degrees: sets of degrees that some split can run, one a row, columns as in `AXES`.
-        variants: for each row.
-        splits: all there are, refused ones included.
-        refused: by rule.
-    """
+@dataclass(frozen=True)
+class Question:
+    """What is searched for: a model on a slice, with a batch of sequences of T tokens; and what may be chosen."""
 
     model: Transformer
     slice: Slice
@@ -61,19 +56,41 @@ class Space:
     T: int
     base: Plan
     choices: Choices
-    degrees: Ints = field(init=False)
-    variants: list[Variants] = field(init=False)
-    splits: int = 0
-    refused: dict[str, Refused] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+
+class Space:
+    """The splits to price, by degrees.
+
+    Args:
+        question: of which they are the splits.
+
+    Attributes:
+        degrees: sets of degrees that some split can run, one a row, columns as in `AXES`.
+        variants: for each row.
+        remats: remat policies that differ; attention in a flash kernel keeps no scores, so "selective" is "none".
+        splits: all there are, refused ones included.
+        refused: by rule.
+        replicas: numbers of replicas against which the batch alone stands.
+
+    Raises:
+        ValueError: where no degrees of the choices multiply to the devices.
+    """
+
+    degrees: Ints
+    variants: list[Variants]
+    splits: int
+
+    def __init__(self, question: Question) -> None:
+        self.question, self.base, self.choices = question, question.base, question.choices
+        self.model, self.slice, self.batch, self.T = question.model, question.slice, question.batch, question.T
+        self.refused: dict[str, Refused] = {}
+        self.replicas: set[int] = set()
+        self.remats = self._remats()
         self._ask = {rule.kind: lru_cache(maxsize=None)(self._asker(rule.kind)) for rule in RULES}
         self._variants = lru_cache(maxsize=None)(self._make_variants)
         given = [getattr(self.choices, axis) for axis in AXES]
         if not self.model.E and given[E_] is None:
             given[E_] = (1,)
-        if self.choices.zero == (0,) and given[F_] is None:
-            given[F_] = (1,)
         rows = np.array(list(_factors(self.slice.devices, given)), dtype=np.int64).reshape(-1, len(AXES))
         if self.choices.zero == (0,):
             rows = rows[rows[:, F_] == 1]
@@ -91,7 +108,7 @@ class Space:
         self.splits = int((others * each).sum())
         keep = np.ones(len(rows), dtype=bool)
         for kind, column in (("heads", T_), ("hidden width", T_), ("experts", E_)):
-            good = self._map(lambda n, kind=kind: self.allows(kind, n), rows[:, column]).astype(bool)
+            good = self._map(partial(self.allows, kind), rows[:, column]).astype(bool)
             self._refuse(kind, int((others * each)[keep & ~good].sum()), rows[keep & ~good])
             keep &= good
         rows, others = rows[keep], others[keep]
@@ -112,6 +129,8 @@ class Space:
                 self._refuse("tokens", variants.left * int(others[here & ~tokens].sum()), rows[here & ~tokens], some)
             if wrong:
                 self._refuse("schedule", wrong[0] * int(others[here & tokens].sum()), rows[here & tokens], wrong[1])
+            if not variants.left and self._layers_allow(pair[1]) and (here & tokens).any():
+                self.replicas.add(pair[0])
             if runs:
                 found += [(row, variants) for row in rows[here & tokens]]
         found.sort(key=lambda one: tuple(one[0].tolist()))
@@ -123,16 +142,13 @@ class Space:
     @property
     def microbatches(self) -> tuple[int, ...]:
         """Numbers of microbatches to try."""
-        chosen = self.choices.microbatches
-        assert not isinstance(chosen, int)
-        return chosen or divisors(self.batch)
+        return self.choices.microbatches or divisors(self.batch)
 
     def schedules(self, stages: int) -> list[tuple[str, int]]:
         """Schedules of a pipeline of so many stages, with virtual stages. Without a pipeline all are the same."""
         if stages == 1:
             return [("1f1b", 1)]
         chosen, L = self.choices.virtual_stages, self.model.L
-        assert not isinstance(chosen, int)
         if chosen is None:
             uneven = self.base.uneven_stages
             chosen = tuple(v for v in range(2, L // stages + 1) if L % (stages * v) == 0 or (uneven and v & (v - 1) == 0))
@@ -141,22 +157,19 @@ class Space:
 
     def zeros(self, degrees: Sequence[int]) -> tuple[int, ...]:
         """ZeRO stages for these degrees: stage 0 has no fsdp ways, and without ways to share all stages are one."""
-        zeros = self.choices.zero
-        assert isinstance(zeros, tuple)
+        zeros: tuple[int, ...] = self.choices.zero
         if degrees[E_] * degrees[C_] * degrees[F_] == 1:
             return (min(zeros),)
         return tuple(z for z in zeros if z) if degrees[F_] > 1 else zeros
 
     def words(self, degrees: Sequence[int]) -> list[tuple[tuple[str, ...], str]]:
         """What is offloaded, and how attention sees all keys, where these can differ."""
-        by = self.choices.context_by or ()
-        return [(off, how) for off in self.choices.offload or () for how in (by if degrees[C_] > 1 else by[:1])]
+        by = self.choices.context_by
+        return [(off, how) for off in self.choices.offload for how in (by if degrees[C_] > 1 else by[:1])]
 
     def others(self, degrees: Sequence[int]) -> int:
         """Splits that differ in ZeRO stage, remat, chunks of the loss, and words alone."""
-        loss = self.choices.loss_chunks
-        assert isinstance(loss, tuple)
-        return len(self.zeros(degrees)) * len(self.choices.remat) * len(loss) * len(self.words(degrees))
+        return len(self.zeros(degrees)) * len(self.remats) * len(self.choices.loss_chunks) * len(self.words(degrees))
 
     def plan(self, degrees: Sequence[int], how: tuple[str, int, int], **others: object) -> Plan:
         """A plan of some degrees; `how` has schedule, virtual stages and microbatches."""
@@ -165,11 +178,39 @@ class Space:
         fields.setdefault("zero", self.zeros(degrees)[-1])
         return self.base.but(**fields, schedule=name, virtual_stages=virtual, microbatches=microbatches, placement=None)
 
+    def short_of(self) -> str:
+        """Why no degrees come out: a factor of the devices that nothing they share has as often, if that is why."""
+        model, devices = self.model, self.slice.devices
+        widths = [model.F] * bool(model.dense_layers) + ([model.experts.d_ff] if model.experts else [])
+        shared = {
+            f"{self.batch} sequences (data, fsdp)": self.batch,
+            f"{model.N} heads (tensor)": math.gcd(model.N, *widths),
+            f"{self.T} tokens (context)": self.T,
+            f"{model.L} layers (pipeline)": 0 if self.base.uneven_stages else model.L,
+            **({f"{model.E} experts (expert)": model.E} if model.E else {}),
+        }
+        for prime, times in _primes(devices).items():
+            have = sum(times if n == 0 else _primes(n).get(prime, 0) for n in shared.values())
+            if have < times:
+                power = f"{prime}" if times == 1 else f"{prime}^{times}"
+                product = " · ".join(f"{p}" if k == 1 else f"{p}^{k}" for p, k in _primes(devices).items())
+                divides = "divides none of" if not have else "is more than there is in"
+                return f"{devices:,} devices are {product}, and {power} {divides} {', '.join(shared)}"
+        return f"no degrees that multiply to {devices:,} devices keep all rules at once; the counts below say which refuse most"
+
+    def _remats(self) -> tuple[Any, ...]:
+        plans = {remat: self.base.but(remat=remat, tensor=1, expert=1) for remat in self.choices.remat}
+        facts = {Facts.of(self.model, plan, T=self.T, causal=True): remat for remat, plan in reversed(plans.items())}
+        return tuple(reversed(facts.values()))
+
     # --- What the rules say. ---
 
     def allows(self, kind: str, *values: object) -> bool:
         """Whether the rule of this kind lets plans run that have these values in the fields it reads."""
         return self._ask[kind](*values)
+
+    def _layers_allow(self, stages: int) -> bool:
+        return any(self.allows("layers", stages, virtual) for _, virtual in self.schedules(stages))
 
     def _asker(self, kind: str) -> Callable[..., bool]:
         rule = next(rule for rule in RULES if rule.kind == kind)
@@ -228,6 +269,19 @@ def divisors(n: int) -> tuple[int, ...]:
     """All of them, the smallest first."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return (*small, *(n // d for d in reversed(small) if d * d != n))
+
+
+def _primes(n: int) -> dict[int, int]:
+    """Prime factors, and how often each."""
+    found: dict[int, int] = {}
+    prime = 2
+    while n > 1:
+        if prime * prime > n:
+            prime = n
+        while n % prime == 0:
+            found[prime], n = found.get(prime, 0) + 1, n // prime
+        prime += 1
+    return found
 
 
 def _factors(n: int, given: Sequence[tuple[int, ...] | None]) -> Iterator[tuple[int, ...]]:
