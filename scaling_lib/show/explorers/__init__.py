@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from scaling_lib.show.explorers.base import LINK, Control, Explorer, View, read_size
 
 if TYPE_CHECKING:
+    from scaling_lib.show.explorers.budget import budget_explorer, budget_view
     from scaling_lib.show.explorers.cache import cache_explorer, cache_view
     from scaling_lib.show.explorers.memory import memory_explorer, memory_view
     from scaling_lib.show.explorers.model import model_explorer, model_view
@@ -23,6 +24,8 @@ __all__ = [
     "Control",
     "Explorer",
     "View",
+    "budget_explorer",
+    "budget_view",
     "cache_explorer",
     "cache_view",
     "matmul_explorer",

@@ -221,8 +221,10 @@ def _at(words: str) -> str:
 
 
 def _plan(on: Slice, fsdp: int | str, settings: dict[str, Any]) -> Plan:
-    if fsdp != REST:
+    if not isinstance(fsdp, str):
         return Plan(fsdp=fsdp, **settings)
+    if fsdp != REST:
+        raise ValueError(f"fsdp={fsdp!r} is no number of ways; give one, or 'rest' for what is left of the devices")
     others = math.prod(units.size(name, settings[name]) for name in _OTHERS)
     rest = on.devices // others if on.devices % others == 0 else 1  # where it does not divide, `why_not` says so
     return Plan(**settings | {"data": settings["data"] * rest}) if settings["zero"] == 0 else Plan(fsdp=rest, **settings)
@@ -286,7 +288,7 @@ def _savers(of: StepEstimate) -> Iterator[tuple[str, StepEstimate]]:
         less = plan.but(**change, placement=None if "fsdp" in change else plan.placement)
         if batch and why_not(less, of.model, of.slice, batch, of.T) is None:
             changed = [f"{name}={value}" for name, value in change.items() if value != getattr(plan, name)]
-            yield " with ".join(changed or [f"batch={batch}"]), estimate(of.model, of.slice, less, batch, T=of.T)
+            yield ", ".join(changed or [f"batch={batch}"]), estimate(of.model, of.slice, less, batch, T=of.T)
 
 
 def _code(of: StepEstimate, efficiency: float) -> str:
