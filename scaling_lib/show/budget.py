@@ -11,7 +11,7 @@ from scaling_lib.show.palette import COLORS
 from scaling_lib.show.svg import Drawing, Label, LogAxes, decades_around, figure
 from scaling_lib.training.money import Bill
 
-_HEIGHT, _PANEL, _GAP = 500, 170, 230
+_HEIGHT, _PANEL, _GAP = 510, 170, 240
 
 
 def curves(
@@ -34,7 +34,7 @@ def curves(
     if not slices:
         raise ValueError("slices is empty; give at least one with its bills")
     chips = [each.chips for each in slices]
-    xs = decades_around(min(chips), max(chips) + 1)
+    xs = (min(chips) / 1.3, max(chips) * 1.3)
     drawn: list[str] = []
     for top, what, low, high in (
         (30.0, "days", [float(each.days) for each in least], [float(each.days) for each in most]),

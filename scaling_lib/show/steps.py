@@ -79,13 +79,13 @@ def times(estimates: Mapping[str, StepEstimate]) -> Drawing:
     seen: dict[str, str] = {}
     for label, each in estimates.items():
         drawn.append(str(Label(shortened(f"{label}: MFU {each.mfu:.0%}", 50), 2, top + 12)))
-        drawn += _band(each, per_s, top + 18, 2 * _ROW)
+        drawn += _band(each, per_s, top + 20, 2 * _ROW)
         for at, (name, segments) in enumerate({_HIDDEN: _hidden(each), _SHOWN: _one_after_another(each)}.items()):
-            drawn += _bar(name, segments, per_s, top + 18 + _ROW * at, "s", inside=True)
+            drawn += _bar(name, segments, per_s, top + 20 + _ROW * at, "s", inside=True)
             seen |= {_NAMES[_resource(segment.name)]: segment.fill for segment in segments}
         parts = ", ".join(f"{name} {units.human(seconds, 's')}" for name, seconds in each.parts_s.items())
         words.append(f"{label}: {_span(each)}, of {parts}")
-        top += 18 + 2 * _ROW + 12
+        top += 20 + 2 * _ROW + 12
     legend, top = _legend({name: seen[name] for name in _NAMES.values() if name in seen}, top)
     description = "Seconds of a training step, if all parts hide behind the longest and if none does. " + "; ".join(words) + "."
     return Drawing(figure([*drawn, *legend], description, top), description)
@@ -109,12 +109,12 @@ def memory(estimates: Mapping[str, StepEstimate]) -> Drawing:
     for label, each in estimates.items():
         peak = max(_moments(each).values(), key=lambda segments: sum(segment.size for segment in segments))
         drawn.append(str(Label(shortened(f"{label}: {_held(each)}", 50), 2, top + 12)))
-        drawn += _stack(peak, 2, per_byte, top + 19)
-        drawn.append(_limit(2 + per_byte * each.usable_bytes, top + 16, top + 21 + _BAR))
+        drawn += _stack(peak, 2, per_byte, top + 20)
+        drawn.append(_limit(2 + per_byte * each.usable_bytes, top + 17, top + 22 + _BAR))
         seen |= {segment.name: segment.fill for segment in peak}
         held = ", ".join(f"{segment.name} {units.human(segment.size, 'GiB')}" for segment in peak)
         words.append(f"{label}: {_held(each)}, of {held}")
-        top += 19 + _BAR + 13
+        top += 20 + _BAR + 13
     legend, top = _legend({name: seen[name] for name in MEMORY if name in seen} | {"usable": _USABLE}, top)
     description = "Memory of a device at its peak in a training step. " + "; ".join(words) + "."
     return Drawing(figure([*drawn, *legend], description, top), description)
