@@ -133,7 +133,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         for field, words in refused.items():
             controls[field].say(words)
         each = {field: _row(control.widget, control.problem) for field, control in controls.items()}
-        first = {group[0]: widgets.Box([each[field] for field in group], layout=_flow()) for group in groups}
+        first = {group[0]: widgets.Box([each[field] for field in group], layout=_flow("min(100%, 580px)")) for group in groups}
         rest = {field for group in groups for field in group[1:]}
         rows = [*map(_row, helpers), *(first.get(field, row) for field, row in each.items() if field not in rest)]
         super().__init__(children=(*rows, *self._outputs), layout=widgets.Layout(max_width="100%"))
@@ -253,8 +253,8 @@ def _row(*parts: Any) -> Any:
     return widgets.HBox(parts, layout=_flow())
 
 
-def _flow() -> Any:
-    return widgets.Layout(display="flex", flex_flow="row wrap", align_items="center", max_width="100%")
+def _flow(max_width: str = "100%") -> Any:
+    return widgets.Layout(display="flex", flex_flow="row wrap", align_items="center", max_width=max_width)
 
 
 def follow_choice(choice: Any, text: Any, write: Callable[[str], str], name: Callable[[str], str]) -> Callable[[], None]:

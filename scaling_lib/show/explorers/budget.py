@@ -159,7 +159,7 @@ def budget_explorer(
     follow()
     for field, each in controls.items():
         if field != "chip" and start[field] is not None:
-            each.fill(field, str(start[field]))
+            each.fill(field, f"{start[field]:,}" if field in ("tokens", "batch_tokens") else str(start[field]))
     budget_view(**{field: each.read(each.widget.value) for field, each in controls.items()})  # refuses what it must
     return Explorer("budget", controls, budget_view, follow, joint=_at)
 

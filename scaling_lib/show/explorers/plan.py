@@ -167,17 +167,16 @@ def plan_explorer(
         "context": _small("context", "context"),
         "pipeline": _small("pipeline", "pipeline"),
         "expert": _small("expert", "expert"),
-        "zero": _narrow(dropdown("zero", (0, 1, 2, 3))),
+        "zero": _choice("zero", (0, 1, 2, 3)),
         "microbatches": _small("microbatches", "microbatches"),
-        "schedule": dropdown("schedule", SCHEDULES),
+        "schedule": _choice("schedule", SCHEDULES),
         "virtual_stages": _small("virtual_stages", "virtual stages"),
-        "uneven_stages": _narrow(dropdown("uneven", (False, True))),
-        "remat": _narrow(dropdown("remat", REMATS)),
-        "sequence_parallel": _narrow(dropdown("seq. parallel", (False, True))),
+        "uneven_stages": _choice("uneven", (False, True)),
+        "remat": _choice("remat", REMATS),
+        "sequence_parallel": _choice("seq. parallel", (False, True)),
         "loss_chunks": _small("loss_chunks", "loss chunks"),
-        "efficiency": _narrow(dropdown("efficiency", tuple(n / 20 for n in range(6, 21)))),
+        "efficiency": _choice("efficiency", tuple(n / 20 for n in range(6, 21))),
     }
-    _narrow(controls["schedule"])
     for field, each in controls.items():
         each.fill(field, str(start[field]))
     plan_view(**{field: each.read(each.widget.value) for field, each in controls.items()})  # refuses what it must
@@ -188,10 +187,9 @@ def plan_explorer(
 
     follow = follow_choice(pick, controls["slice"].widget, str, named)
     groups = (
-        ("count", "batch", "T"),
+        ("count", "batch", "T", "microbatches", "virtual_stages", "loss_chunks"),
         ("data", "fsdp", "tensor", "context", "pipeline", "expert"),
-        ("zero", "remat", "sequence_parallel", "loss_chunks", "efficiency"),
-        ("microbatches", "schedule", "virtual_stages", "uneven_stages"),
+        ("zero", "remat", "sequence_parallel", "schedule", "uneven_stages", "efficiency"),
     )
     return Explorer("plan", controls, plan_view, follow, joint=_at, helpers=(pick,), groups=groups)
 
@@ -200,10 +198,14 @@ def _small(name: str, description: str) -> Control:
     return _narrow(control(widgets.Text, description, lambda text: read_size(name, text), value="1"))
 
 
-def _narrow(of: Control) -> Control:
+def _narrow(of: Control, width: str = "156px") -> Control:
     """As wide as two of them side by side have on a phone."""
-    of.widget.style.description_width, of.widget.layout.width = "86px", "168px"
+    of.widget.style.description_width, of.widget.layout.width = "90px", width
     return of
+
+
+def _choice(description: str, options: Any) -> Control:
+    return _narrow(dropdown(description, options), "180px")
 
 
 def _read_fsdp(text: str) -> int | str:
@@ -238,15 +240,14 @@ def _numbers(of: StepEstimate) -> str:
     places = of.plan.placement or {}
     rows = {
         "plan": str(of.plan),
-        "step, all hides": units.human(of.lower_s, "s"),
-        "step, nothing hides": units.human(of.upper_s, "s"),
-        "not hidden by math": f"{units.human(of.exposed_s('full'), 's')} to {units.human(of.exposed_s('none'), 's')}",
+        "a step": f"{units.human(of.lower_s, 's')} if all hides, {units.human(of.upper_s, 's')} if nothing does",
+        "beside math": f"{units.human(of.exposed_s('full'), 's')} to {units.human(of.exposed_s('none'), 's')}",
         "MFU": f"{_mfu(of, of.upper_s)} to {_mfu(of, of.lower_s)}",
         "tokens/s": f"{units.human(of.batch * of.T / of.upper_s)} to {units.human(of.batch * of.T / of.lower_s)}",
         "tokens a chip": units.human(of.batch * of.T / of.slice.chips, digits=4),
         "memory": f"{held} of {usable} a device",
         "the most of it": _largest(of),
-        "on the network": "; ".join(f"{axis} on {_where(parts)}" for axis, parts in places.items()) or "nothing",
+        "lie on": "; ".join(f"{axis} on {_where(parts)}" for axis, parts in places.items()) or "nothing",
     }
     return words_and_table(words, rows)
 
