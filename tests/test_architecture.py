@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "search": {*CORE},
     "show": {*CORE},
     "xla": {*CORE},
-    "cli": {*CORE, "search", "show", "xla"},
+    "cli": {*CORE, "search", "show", "validation", "xla"},
 }
 
 
