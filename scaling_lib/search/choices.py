@@ -68,6 +68,9 @@ class Choices:
             for value in getattr(self, name) or ():  # a plan refuses what it does not know
                 Plan(**{name: value})
 
+        if self.zero == (0,) and self.fsdp and 1 not in self.fsdp:
+            Plan(zero=0, fsdp=self.fsdp[0])
+
     def _keep(self, name: str, values: Any) -> None:
         if not (kept := tuple(values)):
             raise ValueError(f"{name}=() leaves nothing to choose from; give one value or more, or None for all")

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scaling_lib.search.places import Places
+from scaling_lib.search.result import RESOLUTION_S
 from scaling_lib.search.space import C_, D_, E_, F_, P_, T_, Ints, Space
 from scaling_lib.training import Plan, StepEstimate, estimate
 from scaling_lib.training.facts import Facts
@@ -32,13 +33,10 @@ PADDING = 1.25
 LARGEST = 1 << 16
 """Plans priced at once, about: so that the arrays stay in the processor's caches."""
 
-NS_DIGITS = 9
-"""Steps are compared to the nanosecond; of equal ones the shorter upper bound wins, then the lesser memory."""
-
 
 @dataclass(frozen=True, order=True)
 class Candidate:
-    """A split with its fastest placement. Candidates sort as they are ranked."""
+    """A split with its fastest placement. Candidates sort as they are ranked; seconds are rounded to the nanosecond."""
 
     seconds: float
     upper_s: float
@@ -199,7 +197,7 @@ class Pricing:
         if not fits.any():
             return
         seconds = np.broadcast_to(step.seconds(self.shown), shape).reshape(sets, -1, count)
-        fastest = np.where(fits, seconds.min(axis=2).round(NS_DIGITS), np.inf)
+        fastest = np.where(fits, _rounded(seconds.min(axis=2)), np.inf)
         near = (fastest <= np.array([[ranking.bar(kind)] for kind in kinds])) & fits
         if not near.any():
             return
@@ -207,9 +205,9 @@ class Pricing:
         for i in np.flatnonzero(near.any(axis=1)).tolist():
             rows = np.flatnonzero(near[i])
             longest = fastest[i, rows]
-            upper = np.where(seconds[i, rows] <= longest[:, None] + 10.0**-NS_DIGITS, upper_s[i, rows], np.inf)
+            upper = np.where(seconds[i, rows] <= longest[:, None] + RESOLUTION_S, upper_s[i, rows], np.inf)
             chosen = upper.argmin(axis=1)
-            upper = upper.min(axis=1).round(NS_DIGITS)
+            upper = _rounded(upper.min(axis=1))
             found = [
                 Candidate(
                     float(longest[k]), float(upper[k]), float(held[i, rows[k]]),
@@ -247,6 +245,10 @@ class Pricing:
         plans = [space.base.but(tensor=tensor, expert=expert, remat=remat) for remat in space.remats]
         every = [Facts.of(space.model, plan, T=space.T, causal=self.causal) for plan in plans]
         return np.array([[getattr(one, f.name) for f in fields(Facts)] for one in every], dtype=np.float64)
+
+
+def _rounded(seconds: Floats) -> Floats:
+    return seconds.round(9)  # RESOLUTION_S
 
 
 def _kind(degrees: list[int]) -> tuple[bool, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from scaling_lib import units
@@ -12,6 +12,9 @@ from scaling_lib.training import Plan, StepEstimate
 from scaling_lib.training.estimate import MEMORY
 from scaling_lib.training.wires import AXES
 from scaling_lib.transformer import Transformer
+
+RESOLUTION_S = 1e-9
+"""Steps are compared to the nanosecond: below, figures differ by rounding."""
 
 Change = Literal["batch", "slice", "uneven_stages", "offload"]
 
@@ -107,15 +110,13 @@ class Search:
         best, other = self.best[0], self.runner_up
         if other is None:
             return "No plan with other axes can run."
-        gains = {name: other.parts_s.get(name, 0.0) - best.parts_s.get(name, 0.0) for name in {**best.parts_s, **other.parts_s}}
-        part = max(sorted(gains), key=lambda name: gains[name])
-        against = f"next with other axes: {_described(other)}"
-        if units.human(best.seconds, "s") == units.human(other.seconds, "s"):
-            what = f"As long; with nothing hidden {units.human(best.upper_s, 's')} against {units.human(other.upper_s, 's')}"
+        longer_s = other.seconds - best.seconds
+        if same := longer_s < RESOLUTION_S:
+            ours, theirs = (units.human(e.upper_s, "s", digits=4) for e in (best, other))
+            what = f"As long, but with nothing hidden {ours} against {theirs}"
         else:
-            what = f"It takes {units.human(other.seconds - best.seconds, 's')} longer"
-        less = f"{part} {units.human(best.parts_s.get(part, 0.0), 's')} against {units.human(other.parts_s.get(part, 0.0), 's')}"
-        return f"{against}\n{what}; {less}"
+            what = f"It takes {units.human(longer_s, 's')} longer, {longer_s / best.seconds:.2%} of the step"
+        return f"next with other axes: {_described(other)}\n{what}; {_dearer(best, other, nothing_hidden=same)}"
 
     def _binds(self) -> str:
         best = self.best[0]
@@ -144,6 +145,20 @@ class Search:
 
     def __str__(self) -> str:
         return self.explain()
+
+
+def _dearer(best: StepEstimate, other: StepEstimate, *, nothing_hidden: bool) -> str:
+    """The part of the other step that would make the best one longest, were it in its place."""
+    ours, theirs = best.step, other.step
+    swapped = {name: replace(ours, parts_s={**ours.parts_s, name: seconds}) for name, seconds in theirs.parts_s.items()}
+    for name, of in {"math": "math_s", "bubble": "bubble", "optimizer": "optimizer_s", "shared links": "links_s"}.items():
+        swapped[name] = replace(ours, **{of: getattr(theirs, of)})
+    part = max(swapped, key=lambda name: swapped[name].upper_s if nothing_hidden else swapped[name].seconds(best.shown))
+
+    def seconds(e: StepEstimate) -> str:
+        return units.human(float(e.step.links_s) if part == "shared links" else e.parts_s.get(part, 0.0), "s")
+
+    return f"{part} {seconds(best)} against {seconds(other)}"
 
 
 def lacking(e: StepEstimate) -> str:

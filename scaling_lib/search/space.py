@@ -95,10 +95,12 @@ class Space:
         if self.choices.zero == (0,):
             rows = rows[rows[:, F_] == 1]
         if not len(rows):
-            pins = ", ".join(f"{axis}={ways}" for axis, ways in zip(AXES, given, strict=True) if ways is not None)
+            pins = {axis: getattr(self.choices, axis) for axis in AXES if getattr(self.choices, axis)}
+            said = ", ".join(f"{axis}={ways[0] if len(ways) == 1 else ways}" for axis, ways in pins.items())
+            near = ", ".join(map(str, divisors(self.slice.devices)))
             raise ValueError(
-                f"choices: no degrees among {pins} multiply to the {self.slice.devices} devices of {self.slice}; "
-                "leave one of them open"
+                f"choices: {said} cannot multiply to the {self.slice.devices} devices of {self.slice} with what is open; "
+                f"give some of its divisors {near}, or leave more open"
             )
         self._sift(rows)
 
