@@ -116,6 +116,11 @@ class StepEstimate:
         return max(self.step.first, self.step.last, key=lambda memory: float(memory.total))
 
     @property
+    def scheduled_bytes(self) -> float:
+        """The peak of a device as XLA schedules the step, which uses room that there is; see `Memory.scheduled`."""
+        return float(self.memory.scheduled(self.usable_bytes))
+
+    @property
     def memory_bytes_per_chip(self) -> float:
         """All devices of a chip together."""
         return float(self.memory.total) * self.slice.devices / self.slice.chips

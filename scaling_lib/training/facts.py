@@ -43,13 +43,14 @@ class Facts:
         backward_ratio: backward pass and what runs again, over the forward pass.
         layer_weights: numbers of all layers but experts that a device holds under `tensor`.
         expert_weights: numbers of experts that a device holds under `tensor` and `expert`.
+        widest_weights: numbers of the largest matrix of a layer that a device holds; one of experts counts for all it has.
         first_weights: embedding, on the first stage.
         last_weights: last norm and head, on the last stage; without the matrix of a tied head.
         tied_weights: the matrix of a tied head, of which the last stage of a pipeline has a copy.
         kept_bytes: activations of all layers kept for the backward pass.
         working_bytes: what the backward pass of one layer has beside them for having run it again.
         head_bytes: inputs of last norm and head.
-        logits_bytes: the logits and their gradient, both in float32.
+        logits_bytes: the logits in float32, and their gradient in the dtype of activations.
         elementwise_bytes: read and written by all that is no matmul, in all layers, forward, backward and again.
         stream_bytes: a token's width in the dtype of activations, times T: what tensor parallelism gathers.
         keys_bytes: keys and values of one layer.
@@ -71,6 +72,7 @@ class Facts:
     backward_ratio: Number
     layer_weights: Number
     expert_weights: Number
+    widest_weights: Number
     first_weights: Number
     last_weights: Number
     tied_weights: Number
@@ -130,13 +132,14 @@ def _facts(
         backward_ratio=(flops.hardware_flops - flops.forward.total) / flops.forward.total,
         layer_weights=sum(held.values()) - experts - first - last,
         expert_weights=experts,
+        widest_weights=max(held[w.name] / len(w.layers) for w in weights(model) if w.layers),
         first_weights=first,
         last_weights=last,
         tied_weights=model.V * model.D / tensor if model.tied_embeddings else 0,
         kept_bytes=kept,
         working_bytes=max(0.0, activations("none") - kept) / model.L,
         head_bytes=2 * T * model.D * item / split,
-        logits_bytes=2 * logits_bytes(model, T=T) / tensor,
+        logits_bytes=logits_bytes(model, T=T) * (1 + item / units.itemsize("f32")) / tensor,
         elementwise_bytes=_elementwise(model, tensor, split) * T * item * (FORWARD_AND_BACKWARD + (remat not in KEEPS_LAYERS))
         + _softmax(model, T, flash, dropout) / tensor * T * item * (FORWARD_AND_BACKWARD + (remat != "none")),
         stream_bytes=T * model.D * item,

@@ -285,7 +285,6 @@ def loss(params: Tree, batch: Tree, *, rules: Rules = RULES, loss_chunks: int = 
         ValueError: for chunks that T does not divide into.
     """
     x, targets = _hidden(params, batch["tokens"], rules, **how), batch["targets"]
-    total: jax.Array
     if targets.shape[1] % loss_chunks:
         raise ValueError(f"loss_chunks={loss_chunks} does not divide T={targets.shape[1]}")
 
@@ -296,10 +295,8 @@ def loss(params: Tree, batch: Tree, *, rules: Rules = RULES, loss_chunks: int = 
     def cut(x: jax.Array) -> jax.Array:
         return jnp.moveaxis(x.reshape(x.shape[0], loss_chunks, -1, *x.shape[2:]), 1, 0)
 
-    if loss_chunks == 1:
-        total = _entropy(params, x, targets, rules)
-    else:
-        total = lax.scan(chunk, jnp.zeros(()), (cut(x), cut(targets)))[0]
+    once = loss_chunks == 1
+    total = _entropy(params, x, targets, rules) if once else lax.scan(chunk, jnp.zeros(()), (cut(x), cut(targets)))[0]
     mean: jax.Array = total / targets.size
     return mean
 
