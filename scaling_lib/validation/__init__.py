@@ -3,6 +3,7 @@
 Efficiencies are fitted on one half of the runs and tested on the other. Shown in chapter 13.
 """
 
+from scaling_lib.validation.blind import blind
 from scaling_lib.validation.fits import Assumptions, Figures
 from scaling_lib.validation.report import Report, Row, training
 from scaling_lib.validation.runs import published, why_unusable
@@ -14,6 +15,7 @@ __all__ = [
     "Report",
     "Row",
     "Scaling",
+    "blind",
     "korthikanti",
     "published",
     "strong_scaling",

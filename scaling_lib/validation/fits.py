@@ -1,8 +1,8 @@
 """From a run to predicted seconds, with one efficiency for each group of runs; and how errors are counted.
 
-What a chip computes is known; how well code hides its wires behind math is not. Three assumptions stand for that, the same for
-all runs. They were chosen by looking at all runs, so the held-out figures test the efficiencies and not them; `Report.sensitivity`
-says what the figures would be with others.
+What a chip computes is known; how well code hides its wires behind math is not. Three assumptions stand for that, the same
+for all runs. They were chosen by looking at all runs, so the held-out figures test the efficiencies and not them:
+`Report.sensitivity` says what the figures would be with others, and `blind` what they are where these are chosen blindly.
 """
 
 from __future__ import annotations
@@ -117,38 +117,61 @@ Errors = Mapping[str, Sequence[float | None]]
 """For each run, its error in each split; None where it was in the half that was fitted."""
 
 
-def held_out(fits: Iterable[Fit], splits: int, seed: int, *, by_model: bool = False) -> Errors:
-    """Errors of runs whose group's constant was fitted on others: the median of those of a random half of the group.
+def halves(fits: Sequence[Fit], random: Random, *, by_model: bool = False) -> tuple[frozenset[str], frozenset[str]]:
+    """Ids of a random half of each group, and of the other. Of an odd number either may be the larger, by chance.
 
     Args:
-        fits: all runs. A group of one, or of one model where models are split, cannot be split and has no errors.
-        splits: how often.
-        seed: of the random halves. Of an odd number the larger half is fitted or tested, by chance.
-        by_model: whether all runs of a model are fitted, or all tested.
+        fits: all runs. A group of one, or of one model where models are split, cannot be split: it is in neither.
+        random: where halves come from.
+        by_model: whether all runs of a model are in one half.
+    """
+    train: set[str] = set()
+    test: set[str] = set()
+    for group in _groups(fits).values():
+        cut: dict[str, list[str]] = {}
+        for fit in group:
+            cut.setdefault(fit.sister if by_model else fit.id, []).append(fit.id)
+        if len(cut) < 2:
+            continue
+        names = random.sample(sorted(cut), len(cut))
+        half = (len(names) + random.randrange(2)) // 2
+        train |= {each for name in names[:half] for each in cut[name]}
+        test |= {each for name in names[half:] for each in cut[name]}
+    return frozenset(train), frozenset(test)
+
+
+def held_out(fits: Sequence[Fit], splits: int, seed: int, *, by_model: bool = False) -> Errors:
+    """Errors of runs whose group's constant was fitted on others, as `halves` cuts them; arguments as there.
+
+    Args:
+        fits: all runs.
+        splits: how often they are cut.
+        seed: of the random halves.
+        by_model: as of `halves`.
     """
     random = Random(seed)
     found: dict[str, list[float | None]] = {}
-    cut = [_units(group, by_model) for group in _groups(fits).values()]
     for split in range(splits):
-        for group in cut:
-            if len(group) < 2:
-                continue
-            names = random.sample(sorted(group), len(group))
-            train = set(names[: (len(names) + random.randrange(2)) // 2])
-            constant = statistics.median(fit.constant for name in train for fit in group[name])
-            for name, members in group.items():
-                for fit in members:
-                    errors = found.setdefault(fit.id, [None] * splits)
-                    errors[split] = None if name in train else fit.error(constant)
+        train, test = halves(fits, random, by_model=by_model)
+        errors = in_sample(fits, on=train)
+        for name in train | test:
+            found.setdefault(name, [None] * splits)[split] = errors[name] if name in test else None
     return found
 
 
-def in_sample(fits: Iterable[Fit]) -> dict[str, float]:
-    """Errors of runs with the constant of their whole group."""
-    errors = {}
+def in_sample(fits: Iterable[Fit], on: Collection[str] | None = None) -> dict[str, float]:
+    """Errors of runs with the median of the constants of their group.
+
+    Args:
+        fits: the runs.
+        on: ids of those whose constants count; all if not given. Groups without any are left out.
+    """
+    errors: dict[str, float] = {}
     for group in _groups(fits).values():
-        constant = statistics.median(fit.constant for fit in group)
-        errors |= {fit.id: fit.error(constant) for fit in group}
+        constants = [fit.constant for fit in group if on is None or fit.id in on]
+        if constants:
+            constant = statistics.median(constants)
+            errors |= {fit.id: fit.error(constant) for fit in group}
     return errors
 
 
@@ -157,13 +180,6 @@ def _groups(fits: Iterable[Fit]) -> dict[tuple[str, str, str], list[Fit]]:
     for fit in fits:
         groups.setdefault(fit.group, []).append(fit)
     return groups
-
-
-def _units(group: Sequence[Fit], by_model: bool) -> dict[str, list[Fit]]:
-    units: dict[str, list[Fit]] = {}
-    for fit in group:
-        units.setdefault(fit.sister if by_model else fit.id, []).append(fit)
-    return units
 
 
 @dataclass(frozen=True, kw_only=True)

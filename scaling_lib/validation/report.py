@@ -34,7 +34,7 @@ class Row:
         published_s: seconds of a step.
         predicted_s: with the efficiency of its whole group, which was fitted on this run too.
         efficiency: with which the prediction would be right.
-        held_out: mean error of the splits in which the run was tested; None in a group of one, which cannot be split.
+        held_out: mean error of the splits in which the run was tested; None where it never was, as in a group of one.
         baseline: mean error of the baseline in the same splits.
         clean: whether it is on the clean list.
     """
@@ -72,8 +72,8 @@ class Report:
     Args:
         rows: of usable runs, by group.
         unusable: why, for each of the other runs.
-        figures: of the model, by what was tested: "all", "clean", "by model", "clean by model", and "in sample", where every run was
-            fitted as well.
+        figures: of the model, by what was tested: "all", "clean", "by model", "clean by model", and "in sample", where every
+            run was fitted as well.
         baseline: the same of the baseline.
         splits: how often.
         seed: of the random halves.
@@ -91,7 +91,7 @@ class Report:
     @property
     def alone(self) -> tuple[str, ...]:
         """Ids of runs that are a group of one: no held-out figure has them."""
-        return tuple(row.id for row in self.rows if row.held_out is None)
+        return tuple(rows[0].id for rows in self.groups.values() if len(rows) == 1)
 
     @property
     def groups(self) -> dict[str, list[Row]]:
@@ -127,13 +127,14 @@ class Report:
             *(_line(name, figures, self.baseline[name]) for name, figures in self.figures.items()),
             "",
             "In brackets: 5th to 95th percentile of the halves. Baseline: 6N and attention, over the peak, times a constant.",
-            f"clean: {CLEAN}. by model: all runs of a model on one side.",
-            f"assumed in all runs: exposed {a.exposed:.3g}, passes {a.passes:g}, growth {a.growth:g}, chosen with all runs in view",
+            f"clean: {CLEAN}.",
+            "by model: all runs of a model in one half.",
+            f"assumed in all runs, chosen with all in view: exposed {a.exposed:.3g}, passes {a.passes:g}, growth {a.growth:g}",
             "",
             f"{'group':38}{'runs':>5}{'efficiency':>12}{'in sample':>11}{'held out':>10}{'worst':>8}",
             *(_group(name, rows) for name, rows in self.groups.items()),
             "",
-            f"in a group of one, not in the held-out figures: {len(self.alone)} ({', '.join(self.alone)})",
+            f"in a group of one, so not held out: {len(self.alone)} ({', '.join(self.alone)})",
             f"not usable: {sum(counts.values())}, for " + ", ".join(f"{why} {n}" for why, n in counts.most_common()),
         ]
         return "\n".join(lines)
@@ -151,9 +152,8 @@ def training(splits: int = 100, *, seed: int = 0, assumptions: Assumptions | Non
         ValueError: for splits that are no whole number of at least 1.
     """
     splits, usual = units.size("splits", splits), assumptions or Assumptions()
-    runs = published()
-    unusable = {run.id: why for run in runs if (why := why_unusable(run))}
-    every = sorted((priced(setup(run), usual) for run in runs if run.id not in unusable), key=lambda one: one.setup.group)
+    unusable = {run.id: why for run in published() if (why := why_unusable(run))}
+    every = _priced(usual)
     model = [_fit(one, one.seconds, one.efficiency()) for one in every]
     base = [_fit(one, _over(one.baseline_s), one.baseline_s / one.setup.step_s) for one in every]
     clean = {one.setup.run.id for one in every if _clean(one)}
@@ -168,6 +168,17 @@ def training(splits: int = 100, *, seed: int = 0, assumptions: Assumptions | Non
         rows=rows, unusable=unusable, figures=tested["model"], baseline=tested["baseline"],
         splits=splits, seed=seed, assumptions=usual,
     )  # fmt: skip
+
+
+def model_fits(assumptions: Assumptions) -> list[Fit]:
+    """Every usable run, priced with these assumptions."""
+    return [_fit(one, one.seconds, one.efficiency()) for one in _priced(assumptions)]
+
+
+def _priced(assumptions: Assumptions) -> list[Priced]:
+    """Every usable run, by group."""
+    usable = (setup(run) for run in published() if not why_unusable(run))
+    return sorted((priced(each, assumptions) for each in usable), key=lambda one: one.setup.group)
 
 
 def _fit(one: Priced, seconds: Callable[[float], float], constant: float) -> Fit:

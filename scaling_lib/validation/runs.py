@@ -103,7 +103,9 @@ def setup(run: TrainingRun, *, virtual_stages: int | None = None) -> Setup:
     """
     if why := why_unusable(run):
         raise ValueError(f"run {run.id!r} cannot be priced: {why}")
-    assert run.batch and run.T and run.step_s
+    assert run.batch
+    assert run.T
+    assert run.step_s
     model, slice = MODELS[run.model], _slice(run)
     virtual = run.virtual_stages or virtual_stages
     ways = _ways(run, slice)
@@ -113,7 +115,6 @@ def setup(run: TrainingRun, *, virtual_stages: int | None = None) -> Setup:
     remat = _remat(run, model)
     sharded = ways["fsdp"] > 1
     plan = Plan(
-        **ways,
         zero=3 if sharded else 0 if old else 1,
         microbatches=microbatches,
         remat=remat,
@@ -122,7 +123,7 @@ def setup(run: TrainingRun, *, virtual_stages: int | None = None) -> Setup:
         sequence_parallel=_sequence_parallel(run, ways, old and remat == "full"),
         uneven_stages=True,
         math={"mxfp8": "fp8", "f16": "bf16"}.get(run.precision, run.precision),
-    )
+    ).but(**ways)
     if virtual and virtual > 1 and plan.pipeline > 1:
         interleaved = plan.but(schedule="interleaved", virtual_stages=virtual)
         if why_not(interleaved, model, slice, run.batch, run.T) is None:  # else the transfers of 1F1B, with the same bubble

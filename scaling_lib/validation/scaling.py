@@ -66,7 +66,8 @@ class Scaling:
         for name, model, chips, predicted, known in self.runs:
             fitted = "  fitted" if name in self.fitted and len(self.fitted) < len(self.runs) else ""
             error = predicted / known - 1
-            lines.append(f"  {name:5} {model:16} {chips:6d} chips  {predicted:8.3f} s  published {known:8.3f} s  {error:+6.1%}{fitted}")
+            times = f"{predicted:8.3f} s  published {known:8.3f} s  {error:+6.1%}"
+            lines.append(f"  {name:5} {model:16} {chips:6d} chips  {times}{fitted}")
         return "\n".join(lines)
 
 
@@ -112,7 +113,9 @@ def _priced(ids: Sequence[str], assumptions: Assumptions, virtual_stages: int | 
     return [priced(setup(runs[name], virtual_stages=virtual_stages), assumptions) for name in ids]
 
 
-def _scaling(title: str, efficiency: float, assumptions: Assumptions, every: Iterable[Priced], train: Iterable[Priced]) -> Scaling:
+def _scaling(
+    title: str, efficiency: float, assumptions: Assumptions, every: Iterable[Priced], train: Iterable[Priced]
+) -> Scaling:
     rows = tuple(
         (one.setup.run.id, one.setup.model.name, one.setup.slice.chips, one.seconds(efficiency), one.setup.step_s)
         for one in every
