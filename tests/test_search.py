@@ -256,6 +256,13 @@ def test_gpu_nodes_are_doubled():
     held_to_estimate(found)
 
 
+def test_a_batch_in_parts_of_a_size_that_is_asked_for():
+    choices = Choices(tensor=1, context=1, pipeline=1, expert=1, microbatches=3)
+    found = best_training_plans("Llama-3 8B", "v5e:4x4", 16, T=4096, choices=choices)
+    assert [one.value for one in found.nearest if one.change == "batch"] == [48]
+    held_to_estimate(found)
+
+
 def test_a_batch_below_the_devices_of_one_axis():
     found = best_training_plans("Llama-3 8B", "v5e:4x4", 7, T=4096, choices=Choices(tensor=1, context=1, pipeline=1))
     assert [one.value for one in found.nearest if one.change == "batch"] == [16]

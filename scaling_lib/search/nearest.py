@@ -20,10 +20,10 @@ CLOSE = 1 / 8
 """How far a batch may be off to be worth a look for its speed, rather than for being the nearest."""
 
 TRIES = 6
-"""Batches or slices to look at on each side: a look takes some tenths of a second where there are thousands of chips."""
+"""Batches to look at on each side: a look takes some tenths of a second where there are thousands of chips."""
 
 DOUBLINGS = 12
-"""Of a slice in which a model does not fit; more than from one chip to a pod."""
+"""Of a slice in which a model does not fit, more than from one chip to a pod. Of other slices twice as many are looked at."""
 
 
 def nearest(space: Space, how: Mapping[str, Any]) -> tuple[Nearest, ...]:
@@ -57,7 +57,7 @@ def _offload(space: Space, how: Mapping[str, Any]) -> Found:
 def _batch(space: Space, how: Mapping[str, Any]) -> Found:
     """The nearest batches below and above, and the one close by that trains fastest."""
     batch = space.question.batch
-    wanted = sorted({ways * n for ways in space.replicas for n in (batch // ways, batch // ways + 1) if n} - {batch})
+    wanted = sorted({ways * n for ways in space.parts for n in (batch // ways, batch // ways + 1) if n} - {batch})
     looked: dict[int, StepEstimate | None] = {}
 
     def runs(other: int) -> bool:
@@ -66,7 +66,7 @@ def _batch(space: Space, how: Mapping[str, Any]) -> Found:
         return looked[other] is not None
 
     def ways(other: int) -> int:
-        return max(n for n in space.replicas if other % n == 0)
+        return max(n for n in space.parts if other % n == 0)
 
     def first(others: Iterable[int]) -> set[int]:
         return set(itertools.islice(filter(runs, itertools.islice(others, TRIES)), 1))
@@ -82,20 +82,21 @@ def _slice(space: Space, how: Mapping[str, Any]) -> Found:
     """Where the ways do not come out: the nearest slices with fewer and with more chips. Where memory lacks: the next larger."""
     slice = space.question.slice
     if len(space.degrees):
-        sides = [[s for n in range(1, DOUBLINGS + 1) if (s := _doubled(slice, n))]]
+        sides = [[_doubled(slice, n) for n in range(1, DOUBLINGS + 1)]]
     else:
         others = sorted(_others(slice), key=lambda s: (abs(math.log(s.chips / slice.chips)), s.count, sum(s.shape), s.shape))
         sides = [[s for s in others if s.chips < slice.chips], [s for s in others if s.chips > slice.chips]]
     for side in sides:
-        one_of_each_size = {s.chips: s for s in reversed(side)}  # the first in the list, the one most like a cube
-        nearest_first = list(reversed(one_of_each_size.values()))[: 2 * DOUBLINGS]
-        for other in sorted(nearest_first, key=side.index):
+        of_each_size: dict[int, Slice] = {}
+        for other in side:
+            of_each_size.setdefault(other.chips, other)  # the first, the one most like a cube
+        for other in itertools.islice(of_each_size.values(), 2 * DOUBLINGS):
             if found := _look(space, how, slice=other):
                 yield "slice", other, found
                 break
 
 
-def _doubled(slice: Slice, times: int) -> Slice | None:
+def _doubled(slice: Slice, times: int) -> Slice:
     """The slice with so many times its chips doubled: the one most like a cube, or, beyond a pod, several slices."""
     if slice.chip.kind != "tpu":
         return replace(slice, shape=(slice.shape[0], slice.shape[1] << times))

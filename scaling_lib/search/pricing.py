@@ -1,4 +1,4 @@
-"""Prices of all splits and placements, a set of degrees and a schedule at a time, as arrays that broadcast.
+"""Prices of all splits and placements, some sets of degrees and a schedule at a time, as arrays that broadcast.
 
 Axes of the arrays: sets of degrees; microbatches and virtual stages; ZeRO stage and chunks of the loss; remat policy; placement.
 Bytes and FLOPs have no placement, and what a byte costs has but the first axis and the last, so that little is computed for every
@@ -79,7 +79,7 @@ class Ranking:
 
 
 class Pricing:
-    """Prices a space, a set of degrees at a time.
+    """Prices a space, some sets of degrees at a time.
 
     Args:
         space: what to price.

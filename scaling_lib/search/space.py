@@ -70,7 +70,7 @@ class Space:
         remats: remat policies that differ; attention in a flash kernel keeps no scores, so "selective" is "none".
         splits: all there are, refused ones included.
         refused: by rule.
-        replicas: numbers of replicas against which the batch alone stands.
+        parts: numbers of parts into which the batch does not divide, where nothing else stands against it.
 
     Raises:
         ValueError: where no degrees of the choices multiply to the devices.
@@ -84,7 +84,7 @@ class Space:
         self.question, self.base, self.choices = question, question.base, question.choices
         self.model, self.slice, self.batch, self.T = question.model, question.slice, question.batch, question.T
         self.refused: dict[str, Refused] = {}
-        self.replicas: set[int] = set()
+        self.parts: set[int] = set()
         self.remats = self._remats()
         self._ask = {rule.kind: lru_cache(maxsize=None)(self._asker(rule.kind)) for rule in RULES}
         self._variants = lru_cache(maxsize=None)(self._make_variants)
@@ -132,7 +132,7 @@ class Space:
             if wrong:
                 self._refuse("schedule", wrong[0] * int(others[here & tokens].sum()), rows[here & tokens], wrong[1])
             if not variants.left and self._layers_allow(pair[1]) and (here & tokens).any():
-                self.replicas.add(pair[0])
+                self.parts.add(pair[0] * min(self.choices.microbatches or (1,)))
             if runs:
                 found += [(row, variants) for row in rows[here & tokens]]
         found.sort(key=lambda one: tuple(one[0].tolist()))
