@@ -27,7 +27,7 @@ from scaling_lib.training.wires import GROUPS
 
 Floats = npt.NDArray[np.float64]
 
-PADDING = 1.25
+PADDING = 2.5
 """How much larger than the placements it holds an array of them may be."""
 
 LARGEST = 1 << 16
