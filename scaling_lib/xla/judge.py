@@ -13,10 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from scaling_lib import units
 from scaling_lib.hardware import Slice
 from scaling_lib.training import Plan, StepEstimate, estimate
 from scaling_lib.transformer import MODELS, Transformer
-from scaling_lib.xla import arrays, flash, llama, tpu
+from scaling_lib.xla import arrays, flash, ledger, llama, tpu
+from scaling_lib.xla.ledger import Ledger
 from scaling_lib.xla.program import Program
 
 Step = tuple[partial[Any], tuple[Any, ...]]
@@ -42,9 +44,9 @@ class Row:
         return self.predicted / self.compiled - 1 if self.compiled else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Judgement:
-    """An estimate beside a compiled training step, all per device."""
+    """An estimate beside a compiled training step, all per device; prints as a table, and what the compiler does otherwise."""
 
     estimate: StepEstimate
     program: Program
@@ -58,18 +60,85 @@ class Judgement:
         compiled = self.program.memory
         return (
             Row(name="arguments", predicted=float(arguments), compiled=compiled.arguments_bytes or None),
-            Row(name="peak", predicted=float(held.total), compiled=compiled.peak_bytes),
+            Row(name="peak", predicted=self.estimate.scheduled_bytes, compiled=compiled.peak_bytes),
         )
 
     @property
+    def collectives(self) -> Ledger:
+        """What the collectives send; a program that does not fit has none, and raises `ValueError`."""
+        return ledger.read(self.estimate, self.program)
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """What the compiler does otherwise, in words."""
+        peak = self.memory[1]
+        found = [] if self.agree else [f"fits: {self.program.fits}, and was predicted: {self.estimate.fits}"]
+        if peak.error is not None and abs(peak.error) > 0.1:
+            found.append(f"peak: predicted {peak.error:+.1%}")
+        return (*found, *(map(str, self.collectives.differences) if self.program.code else ()))
+
+    @property
     def fits(self) -> bool:
-        """Whether the compiled program fits, which a program that does not says with bytes as well."""
+        """Whether the compiled program fits; one that does not says what it would need all the same."""
         return self.program.fits
 
     @property
     def agree(self) -> bool:
         """Whether estimate and compiler say the same of that."""
         return self.estimate.fits == self.program.fits
+
+    def __str__(self) -> str:
+        e, (arguments, peak) = self.estimate, self.memory
+        verdict = "fits" if self.fits else "does not fit"
+        lines = [
+            f"{e.model} on {e.slice}: {e.plan}, {e.batch} sequences of {e.T}",
+            f"{verdict}, as was predicted" if self.agree else f"{verdict}, which was predicted otherwise",
+            f"{'':28}{'predicted':>12}{'compiled':>12}{'error':>9}",
+            *(
+                _line(f"{row.name}, GiB", row.predicted / units.GIB, row.compiled and row.compiled / units.GIB)
+                for row in (arguments, peak)
+            ),
+        ]
+        if self.program.code:
+            sent = self.collectives
+            lines += [
+                _line(f"{row.kind} {' '.join(row.axes)}, GB", row.predicted_bytes / 1e9, row.compiled_bytes / 1e9)
+                for row in sent.rows
+                if max(row.predicted_bytes, row.compiled_bytes) > ledger.LEAST * sent.predicted_bytes
+            ]
+            lines.append(_line("sent, GB", sent.predicted_bytes / 1e9, sent.compiled_bytes / 1e9))
+            lines.append(_line("with these differences, GB", sent.reconciled_bytes / 1e9, sent.compiled_bytes / 1e9))
+        return "\n".join([*lines, *(f"- {what}" for what in self.differences)])
+
+    __repr__ = __str__
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that is shown, in base units, as JSON can hold it."""
+        e = self.estimate
+        found: dict[str, Any] = {
+            "model": str(e.model),
+            "slice": str(e.slice),
+            "plan": str(e.plan),
+            "batch": e.batch,
+            "T": e.T,
+            "fits": self.fits,
+            "predicted_fits": e.fits,
+            "memory_bytes": {row.name: {"predicted": row.predicted, "compiled": row.compiled} for row in self.memory},
+            "differences": list(self.differences),
+            "versions": dict(self.program.versions),
+        }
+        if self.program.code:
+            sent = self.collectives
+            found["collectives"] = [{**vars(row), "axes": list(row.axes)} for row in sent.rows]
+            names = ("predicted_bytes", "compiled_bytes", "reconciled_bytes")
+            found["sent_bytes"] = {name.removesuffix("_bytes"): getattr(sent, name) for name in names}
+        return found
+
+
+def _line(name: str, predicted: float, compiled: float | None) -> str:
+    if not compiled:
+        return f"{name:28}{predicted:>12.3f}{'none' if compiled == 0 else 'not said':>12}"
+    return f"{name:28}{predicted:>12.3f}{compiled:>12.3f}{predicted / compiled - 1:>+9.1%}"
 
 
 def in_jax(plan: Plan) -> Plan:
@@ -172,7 +241,7 @@ def _check(plan: Plan, model: Transformer) -> None:
     for name in ("gradients", "moments"):
         if getattr(plan, name) != plan.weights:
             refuse(name, f"{plan.weights!r} as weights has; see judge.in_jax")
-    if plan.math != plan.activations:
+    if plan.math not in ("bf16", plan.activations):
         refuse("math", f"{plan.activations!r} as activations has")
     if plan.master is not None:
         refuse("master", "master=None; see judge.in_jax")

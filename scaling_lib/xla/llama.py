@@ -182,8 +182,8 @@ def _layer(
 
     x = named(x, "input")
     h = named(_norm(x, w["attention_norm"]), "attention.norm")
-    query = _cut(rope(jnp.einsum("BTD,DNH->BTNH", h, w["query"]), positions), "BTNH", rules)
-    key = _cut(rope(jnp.einsum("BTD,DKH->BTKH", h, w["key"]), positions), "BTKH", rules)
+    query = rope(_cut(jnp.einsum("BTD,DNH->BTNH", h, w["query"]), "BTNH", rules), positions)
+    key = rope(_cut(jnp.einsum("BTD,DKH->BTKH", h, w["key"]), "BTKH", rules), positions)
     value = _cut(jnp.einsum("BTD,DKH->BTKH", h, w["value"]), "BTKH", rules)
     query, key, value = named(query, "attention.query"), named(key, "attention.key"), named(value, "attention.value")
     held = {"keys": key, "values": value}
