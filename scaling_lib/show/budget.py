@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from scaling_lib import units
 from scaling_lib.hardware import Slice
 from scaling_lib.show.palette import COLORS
-from scaling_lib.show.svg import Drawing, Label, LogAxes, decades_around, figure
+from scaling_lib.show.svg import WIDTH, Drawing, Label, LogAxes, decades_around, figure
 from scaling_lib.training.money import Bill
 
 _HEIGHT, _PANEL, _GAP = 510, 170, 240
@@ -71,8 +71,8 @@ def _around(low: float, high: float) -> tuple[float, float]:
 def _marker(axes: LogAxes, x: float, low: float, high: float, text: str, top: float) -> str:
     """A line across the band at the chosen slice, named above it."""
     at = axes.x(x)
-    anchor = "middle" if 130 < at < 300 else "start" if at <= 130 else "end"
-    label = Label(text, at, top - 5, anchor)  # type: ignore[arg-type]
+    half = Label(text, 0, 0).width / 2
+    label = Label(text, min(max(at, 130 + half), WIDTH - 2 - half), top - 5, "middle")  # right of what the axis is called
     line = f'<path d="M{at:.1f} {top:.1f}V{axes.bottom:.1f}" stroke="currentColor" stroke-width="1.5" stroke-dasharray="4 3"/>'
     dots = "".join(f'<circle class="point" cx="{at:.1f}" cy="{axes.y(y):.1f}" r="5" fill="currentColor"/>' for y in (low, high))
     return line + dots + str(label)

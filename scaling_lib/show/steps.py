@@ -78,7 +78,7 @@ def times(estimates: Mapping[str, StepEstimate]) -> Drawing:
     drawn, words, top = [], [], 4.0
     seen: dict[str, str] = {}
     for label, each in estimates.items():
-        drawn.append(str(Label(shortened(f"{label}: MFU {each.mfu:.0%}", 50), 2, top + 12)))
+        drawn += _heading(label, f"MFU {each.mfu:.0%}", top + 12)
         drawn += _band(each, per_s, top + 20, 2 * _ROW)
         for at, (name, segments) in enumerate({_HIDDEN: _hidden(each), _SHOWN: _one_after_another(each)}.items()):
             drawn += _bar(name, segments, per_s, top + 20 + _ROW * at, "s", inside=True)
@@ -108,12 +108,13 @@ def memory(estimates: Mapping[str, StepEstimate]) -> Drawing:
     seen: dict[str, str] = {}
     for label, each in estimates.items():
         peak = max(_moments(each).values(), key=lambda segments: sum(segment.size for segment in segments))
-        drawn.append(str(Label(shortened(f"{label}: {_held(each)}", 50), 2, top + 12)))
+        held = units.human(float(each.memory.total), "GiB").removesuffix(" GiB")
+        drawn += _heading(label, f"{held} of {units.human(each.usable_bytes, 'GiB')}", top + 12)
         drawn += _stack(peak, 2, per_byte, top + 20)
         drawn.append(_limit(2 + per_byte * each.usable_bytes, top + 17, top + 22 + _BAR))
         seen |= {segment.name: segment.fill for segment in peak}
-        held = ", ".join(f"{segment.name} {units.human(segment.size, 'GiB')}" for segment in peak)
-        words.append(f"{label}: {_held(each)}, of {held}")
+        of = ", ".join(f"{segment.name} {_size(segment.size)}" for segment in peak)
+        words.append(f"{label}: {_held(each)}, of {of}")
         top += 20 + _BAR + 13
     legend, top = _legend({name: seen[name] for name in MEMORY if name in seen} | {"usable": _USABLE}, top)
     description = "Memory of a device at its peak in a training step. " + "; ".join(words) + "."
@@ -174,6 +175,15 @@ def _held(estimate: StepEstimate) -> str:
     return f"{held} of {usable}, {'fits' if estimate.fits else 'does not fit'}"
 
 
+def _heading(left: str, right: str, y: float) -> list[str]:
+    """A plan's label, as much of it as has room beside the figure at the right."""
+    return [str(Label(shortened(left, 49 - len(right)), 2, y)), str(Label(right, WIDTH - 2, y, "end"))]
+
+
+def _size(size_bytes: float) -> str:
+    return units.human(size_bytes, "GiB" if size_bytes >= 0.01 * units.GIB else "B")
+
+
 def _band(estimate: StepEstimate, per_s: float, top: float, height: float) -> list[str]:
     """Between the step where all hides and the one where nothing does, over some rows."""
     left, right = _LEFT + estimate.lower_s * per_s, _LEFT + estimate.upper_s * per_s
@@ -190,7 +200,8 @@ def _bar(name: str, segments: Iterable[_Segment], per: float, top: float, unit: 
     base = top + _BAR - 3
     yield str(Label(name, 2, base))
     yield from _stack(segments, _LEFT, per, top, inside=inside)
-    yield str(Label(units.human(sum(segment.size for segment in segments), unit), WIDTH - 2, base, "end"))
+    total = sum(segment.size for segment in segments)
+    yield str(Label(units.human(total, "s") if unit == "s" else _size(total), WIDTH - 2, base, "end"))
 
 
 def _stack(segments: Iterable[_Segment], left: float, per: float, top: float, *, inside: bool = True) -> Iterator[str]:
@@ -221,13 +232,13 @@ def _with_memory(estimate: StepEstimate, drawn: list[str], top: float) -> Drawin
     moments = _moments(estimate)
     usable = estimate.usable_bytes
     per_byte = (_RIGHT - _LEFT) / max(float(estimate.memory.total), usable)
-    drawn.append(str(Label(f"memory of a device: {_held(estimate)}", 2, top)))
+    drawn.append(str(Label(f"memory: {_held(estimate)}", 2, top)))
     top += 12
     for at, (name, segments) in enumerate(moments.items()):
         drawn += _bar(name, segments, per_byte, top + _ROW * at, "GiB", inside=False)
     drawn.append(_limit(_LEFT + per_byte * usable, top - 3, top + 2 * _ROW - 3))
     sizes = {name: float(getattr(estimate.memory, name)) for name in MEMORY}
-    entries = {f"{name} {units.human(sizes[name], 'GiB')}": f'fill="{STATES[name]}"' for name in MEMORY if sizes[name]}
+    entries = {f"{name} {_size(sizes[name])}": f'fill="{STATES[name]}"' for name in MEMORY if sizes[name]}
     entries[f"usable {units.human(usable, 'GiB')}"] = _USABLE
     legend, top = _legend(entries, top + 2 * _ROW + 4, columns=2)
     times = ", ".join(f"{name} {units.human(seconds, 's')}" for name, seconds in estimate.parts_s.items())

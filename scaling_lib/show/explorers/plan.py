@@ -170,7 +170,7 @@ def plan_explorer(
         "zero": _choice("zero", (0, 1, 2, 3)),
         "microbatches": _small("microbatches", "microbatches"),
         "schedule": _choice("schedule", SCHEDULES),
-        "virtual_stages": _small("virtual_stages", "virtual stages"),
+        "virtual_stages": _small("virtual_stages", "virt. stages"),
         "uneven_stages": _choice("uneven", (False, True)),
         "remat": _choice("remat", REMATS),
         "sequence_parallel": _choice("seq. parallel", (False, True)),
@@ -200,7 +200,7 @@ def _small(name: str, description: str) -> Control:
 
 def _narrow(of: Control, width: str = "156px") -> Control:
     """As wide as two of them side by side have on a phone."""
-    of.widget.style.description_width, of.widget.layout.width = "90px", width
+    of.widget.style.description_width, of.widget.layout.width = "92px", width
     return of
 
 
