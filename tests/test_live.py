@@ -661,6 +661,17 @@ def test_node_imports_every_explorer_in_pyodide_and_makes_the_same_views():
         },
         "model": {"model": json.dumps(CONFIG), "T": 4097, "B": 3, "dtype": "fp8", "area": "FLOPs"},
         "cache": {"models": EXAMPLES["mixtures of experts"], "S": 70_001, "B": 3, "dtype": "int8", "chip": "v5p"},
+        "plan": {
+            "model": "Llama-3 70B", "slice": "h100:8x64", "count": 1, "batch": 512, "T": 4096, "data": 1, "fsdp": "rest",
+            "tensor": 8, "context": 1, "pipeline": 4, "expert": 1, "zero": 1, "microbatches": 8, "schedule": "zero-bubble",
+            "virtual_stages": 1, "uneven_stages": False, "remat": "none", "sequence_parallel": False, "loss_chunks": 2,
+            "efficiency": 0.65,
+        },
+        "budget": {
+            "model": "Llama-3 8B", "chip": "v6e", "tokens": 15 * 10**12, "batch_tokens": 2**21, "T": 4096,
+            "usd_per_chip_hour": 1.99, "efficiency": 0.5, "failures": "as for Llama 3 405B", "checkpoint_s": 60,
+            "restart_s": 900, "slice": "v6e:8x16",
+        },
     }  # fmt: skip
     command = [browsers.find_node(), ROOT / "tests/pyodide.mjs", LIVE]
     done = subprocess.run(command, input=json.dumps(states), capture_output=True, text=True, timeout=60)
