@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -105,38 +104,34 @@ def _judge(what: Sequence[str], plan: str, batch: str | None, batch_tokens: str 
         judged = judge.judge(model, where, judge.in_jax(wanted), sequences, T=T)
     except tpu.TPUCompilerUnavailable as error:
         raise status.Missing(str(error)) from error
-    print(screen.to_json(_judged_facts(judged)) if json else _judged(judged, says))
+    print(screen.to_json(judged.to_json()) if json else _judged(judged, says))
     return judged.fits
 
 
 def _judged(judged: Judgement, says: str) -> str:
-    rows = [
-        {
-            "memory of a device": row.name,
-            "predicted": units.human(row.predicted, "GiB", 4),
-            "compiled": "unknown" if row.compiled is None else units.human(row.compiled, "GiB", 4),
-            "error": "" if row.error is None else f"{row.error:+.1%}",
-        }
-        for row in judged.memory
-    ]
-    fits, agrees = "fits" if judged.fits else "does not fit", "agrees" if judged.agree else "does not agree"
-    verdict = f"The compiled program {fits}, and the estimate {agrees}."
-    kept = "The compiled step keeps weights, gradients and moments in float32, without a master copy; so does the estimate here."
-    table = screen.table(rows, numbers=("predicted", "compiled", "error"))
+    rows = [_row(row.name, row.predicted, row.compiled, "GiB") for row in judged.memory]
+    if judged.fits:
+        sent = judged.collectives
+        rows += [_row(f"{row.kind} {' '.join(row.axes)}", row.predicted_bytes, row.compiled_bytes, "B") for row in sent.rows]
+        rows.append(_row("sent in all", sent.predicted_bytes, sent.compiled_bytes, "B"))
+        rows.append(_row("sent, with the differences below", sent.reconciled_bytes, sent.compiled_bytes, "B"))
+    fits, agrees = "fits" if judged.fits else "does not fit", "as was" if judged.agree else "which was not"
+    kept = "weights, gradients and moments in float32, without a master copy"
     return "\n\n".join(
-        [screen.text(f"{says}\n{judged.estimate.plan}. {kept}"), table, screen.text(f"{verdict}\n\n{judged.program}")]
+        [
+            screen.text(f"{says}\n{judged.estimate.plan}; {kept}\n{fits}, {agrees} predicted"),
+            screen.table(rows, numbers=("predicted", "compiled", "error")),
+            *([screen.text("\n".join(judged.differences))] if judged.differences else []),
+        ]
     )
 
 
-def _judged_facts(judged: Judgement) -> dict[str, object]:
-    from scaling_lib.cli import plans
-
+def _row(name: str, predicted: float, compiled: float | None, unit: str) -> dict[str, str]:
     return {
-        "fits": judged.fits,
-        "agree": judged.agree,
-        "memory": [{**asdict(row), "error": row.error} for row in judged.memory],
-        "estimate": plans.facts(judged.estimate),
-        "program": judged.program.to_json(),
+        "on a device": name,
+        "predicted": units.human(predicted, unit, 4),
+        "compiled": "not said" if compiled is None else units.human(compiled, unit, 4),
+        "error": f"{predicted / compiled - 1:+.1%}" if compiled else "",
     }
 
 

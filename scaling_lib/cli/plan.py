@@ -42,6 +42,14 @@ def run(
     plan: Annotated[
         str | None, typer.Option("--plan", metavar="fsdp=64,...", help="Price this one plan, in place of a search.")
     ] = None,
+    place: Annotated[
+        str | None,
+        typer.Option(
+            "--place",
+            metavar="AXIS=PLACE,...",
+            help="Where its ways lie: fsdp=0+1,tensor=2; data=2:4 for 4 parts of torus axis 2.",
+        ),
+    ] = None,
     data: Annotated[str | None, _pin("data")] = None,
     fsdp: Annotated[str | None, _pin("fsdp")] = None,
     tensor: Annotated[str | None, _pin("tensor")] = None,
@@ -101,11 +109,15 @@ def run(
             raise ValueError(
                 f"--{next(iter(pinned)).replace('_', '-')} narrows a search, but --plan asks for none; put it into --plan"
             )
-        one = estimate(known, where, Plan(**common | plans.settings("--plan", [plan])), sequences, **options)
+        at = None if place is None else plans.placement("--place", place)
+        wanted = Plan(**common | plans.settings("--plan", [plan]), placement=at)
+        one = estimate(known, where, wanted, sequences, **options)
         print(screen.to_json(plans.facts(one, budget, cost)) if json else _priced(one, says, budget, cost))
         if not one.fits:
             raise typer.Exit(status.NOTHING_FITS)
         return
+    if place is not None:
+        raise ValueError("--place is for one plan, given by --plan; a search tries every place")
     if strange := [name for name in common if name in given]:
         raise ValueError(f"--set {strange[0]} is for what a search leaves alone; give --{strange[0].replace('_', '-')}")
     from scaling_lib.search import Choices, best_training_plans  # loads NumPy

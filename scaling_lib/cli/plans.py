@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -50,6 +51,30 @@ def _value(option: str, name: str, value: str) -> Any:
     if name == "remat":
         return remat(value)
     return None if name in ("master", "reduced") and value == "none" else value
+
+
+def placement(option: str, given: str) -> dict[str, Any]:
+    """`fsdp=0+1,tensor=2:4,data=2:2` as the placement of a plan: fsdp on all of axes 0 and 1, and axis 2 cut into two.
+
+    Raises:
+        ValueError: for what does not read so.
+    """
+    found: dict[str, Any] = {}
+    for part in given.replace(",", " ").split():
+        match = re.fullmatch(
+            r"([a-z]+)=((?:[0-9]|chip|node|dcn)(?::[0-9]{1,9})?(?:\+(?:[0-9]|chip|node|dcn)(?::[0-9]{1,9})?)*)", part
+        )
+        if not match:
+            raise ValueError(f"{option} {part} does not read as axis=place; write it like fsdp=0+1,tensor=2:4,data=2:2")
+        places = [place.partition(":") for place in match[2].split("+")]
+        whole = [int(name) if name.isdecimal() else name for name, _, _ in places]
+        if all(size for _, _, size in places):
+            found[match[1]] = {place: int(size) for place, (_, _, size) in zip(whole, places, strict=True)}
+        elif any(size for _, _, size in places):
+            raise ValueError(f"{option} {part} gives parts for some places and not for others; give them for all or none")
+        else:
+            found[match[1]] = tuple(whole)
+    return found
 
 
 def remat(value: str) -> str | tuple[str, ...]:

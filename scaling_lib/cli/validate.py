@@ -10,6 +10,7 @@ import typer
 
 from scaling_lib import units
 from scaling_lib.cli import quantities, screen
+from scaling_lib.cli.status import Missing
 
 if TYPE_CHECKING:
     from scaling_lib.validation import Report
@@ -18,22 +19,35 @@ EXAMPLES = """
 scaling-lib validate training
 scaling-lib validate training --rows --splits 10
 scaling-lib validate training --json
+scaling-lib validate memory
 """
-WHAT = ("training",)
-NUMBERS = ("runs", "chips", "efficiency", "in sample", "held out", "worst", "published", "predicted", "error")
+WHAT = ("training", "memory")
+NUMBERS = ("runs", "chips", "efficiency", "in sample", "held out", "worst", "published", "predicted", "compiled", "error")
 
 
 def run(
-    what: Annotated[str, typer.Argument(metavar="|".join(WHAT), help="Step times of published training runs.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="|".join(WHAT), help="Step times of published runs, or memory of training steps compiled for TPUs."
+        ),
+    ],
     rows: Annotated[bool, typer.Option("--rows", help="Every run as well.")] = False,
     splits: Annotated[
         str, typer.Option("--splits", metavar="N", help="Random halves, fitted on one and tested on the other.")
     ] = "100",
     json: Annotated[bool, typer.Option("--json", help="Base units, under the library's field names.")] = False,
 ) -> None:
-    """Predicted against published: errors where nothing was fitted on the run, by chip, code base and precision."""
+    """Predicted against published, or against the TPU compiler.
+
+    Of training runs: errors where nothing was fitted on the run, by chip, code base and precision. Of memory: every recorded
+    program.
+    """
     if what not in WHAT:
         raise ValueError(f"{what!r} cannot be validated; {units.near(what, WHAT)}")
+    if what == "memory":
+        print(_memory(json))
+        return
     from scaling_lib import validation
 
     report = validation.training(quantities.size("--splits", splits))
@@ -52,6 +66,29 @@ def run(
         *(screen.text(str(scaling)) for scaling in (validation.korthikanti(), *validation.strong_scaling())),
     ]
     print("\n\n".join(parts))
+
+
+def _memory(json: bool) -> str:
+    try:
+        from scaling_lib.xla import judged
+    except ModuleNotFoundError as error:
+        raise Missing(f"validate memory needs {error.name}: pip install 'scaling-lib[cli,jax]'") from error
+    found = judged.judged()
+    if json:
+        return screen.to_json([one.to_json() for one in found])
+    rows = [
+        {
+            "case": case.name,
+            "slice": case.slice,
+            "predicted": units.human(one.memory[1].predicted, "GiB"),
+            "compiled": units.human(one.memory[1].compiled or 0.0, "GiB"),
+            "error": f"{one.memory[1].error or 0.0:+.1%}",
+            "fits": ("yes" if one.fits else "no") + ("" if one.agree else ", predicted otherwise"),
+        }
+        for case, one in zip(judged.CASES, found, strict=True)
+    ]
+    says = f"peak memory of a device in {len(rows)} training steps, compiled for TPUs and recorded"
+    return f"{screen.text(says)}\n\n{screen.table(rows, numbers=NUMBERS)}"
 
 
 def _figures(report: Report) -> list[dict[str, str]]:
