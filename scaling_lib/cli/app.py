@@ -54,7 +54,7 @@ class Program(TyperGroup):
         except ModuleNotFoundError as error:
             if error.name is None or error.name.startswith("scaling_lib"):
                 raise
-            return _says(f"this needs {error.name}: pip install 'scaling-lib[cli]'", status.MISSING)
+            return _says(f"this needs {error.name.partition('.')[0]}: pip install 'scaling-lib[cli]'", status.MISSING)
         except (ValueError, OSError) as error:
             return _says(error, status.BAD_INPUT)
         except Exception as error:
