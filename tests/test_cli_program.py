@@ -110,7 +110,11 @@ def test_the_status_says_what_was_found(arguments, status, stream):
         ("rich", ("models",), "this needs rich: pip install 'scaling-lib[cli]'"),
         ("numpy", SMALL, "this needs numpy: pip install 'scaling-lib[cli]'"),
         ("jax", ("compile", "v5e:2x2", "A[I, J]", "B[J, K]", "--to", "C[I, K]"), "pip install 'scaling-lib[tpu-compiler]'"),
-        ("jax", ("compile", "llama-3-8b", "v5e:2x2", "--plan", "fsdp=4", "--batch", "4"), "pip install 'scaling-lib[tpu-compiler]'"),
+        (
+            "jax",
+            ("compile", "llama-3-8b", "v5e:2x2", "--plan", "fsdp=4", "--batch", "4"),
+            "pip install 'scaling-lib[tpu-compiler]'",
+        ),
         ("jax", ("validate", "memory"), "pip install 'scaling-lib[cli,jax]'"),
     ],
 )
@@ -212,7 +216,9 @@ def test_the_program_starts_without_heavy_libraries():
 
 
 def test_the_package_is_importable_without_the_libraries_of_the_command_line():
-    code = "import sys; sys.modules['typer'] = sys.modules['rich'] = None; import scaling_lib, scaling_lib.cli, scaling_lib.search"
+    code = (
+        "import sys; sys.modules['typer'] = sys.modules['rich'] = None; import scaling_lib, scaling_lib.cli, scaling_lib.search"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

@@ -20,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("scaling_lib"):
             raise
-        print(f"scaling-lib: the command line needs {error.name.partition('.')[0]}: pip install 'scaling-lib[cli]'", file=sys.stderr)
+        print(
+            f"scaling-lib: the command line needs {error.name.partition('.')[0]}: pip install 'scaling-lib[cli]'", file=sys.stderr
+        )
         return 4
     return int(app(None if argv is None else list(argv), standalone_mode=False))

@@ -22,6 +22,9 @@ scaling-lib plan ./config.json h100:8x4 --batch-tokens 1Mi --math fp8 --json
 scaling-lib plan llama-3-8b v5p:4x4x4 --batch 64 --plan fsdp=64,remat=full
 """
 
+MOST_SLICES = 10_000
+"""Of more, a search would first look for all factors of a number that is a slip."""
+
 
 def _pin(name: str, help: str = "") -> Any:
     return typer.Option(
@@ -76,12 +79,12 @@ def run(
     overlap: Annotated[
         str, typer.Option("--overlap", metavar="full|none", help="Whether communication hides behind the math, or waits for it.")
     ] = "full",
-    efficiency: Annotated[float, typer.Option("--efficiency", metavar="PART", help="Part of the peak that matmuls reach.")] = 1.0,
+    efficiency: Annotated[str, typer.Option("--efficiency", metavar="PART", help="Part of the peak that matmuls reach.")] = "1",
     tokens: Annotated[
         str | None, typer.Option("--tokens", metavar="N", help="A budget, like 15T: adds days and dollars.")
     ] = None,
     price: Annotated[
-        float | None,
+        str | None,
         typer.Option("--price", metavar="USD", help="Of a chip and hour; the catalog's if not given.", show_default=False),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Base units, under the library's field names.")] = False,
@@ -95,7 +98,9 @@ def run(
     from scaling_lib.training import Plan, estimate
 
     known, T = names.model(model), quantities.size("--length", length)
-    where = slice_of(slice, quantities.size("--slices", slices))
+    if (count := quantities.size("--slices", slices)) > MOST_SLICES:
+        raise ValueError(f"--slices={count} is more than any cluster has; give at most {MOST_SLICES:,}")
+    where = slice_of(slice, count)
     sequences, says = batch_of(batch, batch_tokens, T, where.devices)
     budget = None if tokens is None else quantities.quantity("--tokens", tokens)
     cost = _price(where, price)
@@ -103,7 +108,7 @@ def run(
     given |= {"microbatches": microbatches, "zero": zero, "virtual_stages": virtual_stages, "schedule": schedule, "remat": remat}
     pinned = {name: _choice(name, value) for name, value in given.items() if value is not None}
     common = {"math": dtype} | plans.settings("--set", settings or ())
-    options: dict[str, Any] = {"T": T, "overlap": overlap, "efficiency": efficiency}
+    options: dict[str, Any] = {"T": T, "overlap": overlap, "efficiency": quantities.number("--efficiency", efficiency)}
     if plan is not None:
         if pinned:
             raise ValueError(
@@ -153,9 +158,9 @@ def _choice(name: str, given: str) -> Any:
     return tuple(map(int, parts))
 
 
-def _price(where: Slice, price: float | None) -> float | None:
+def _price(where: Slice, price: str | None) -> float | None:
     """Dollars of a chip and hour, where anyone states them."""
-    return where.chip.figures.get("usd_per_hour") if price is None else price
+    return where.chip.figures.get("usd_per_hour") if price is None else quantities.number("--price", price)
 
 
 def _priced(one: StepEstimate, says: str, budget: int | None, cost: float | None) -> str:

@@ -31,6 +31,18 @@ def quantity(option: str, given: str) -> int:
     return int(value)
 
 
+def number(option: str, given: str) -> float:
+    """A number that need not be whole; the library says what it may be.
+
+    Raises:
+        ValueError: for what is no number; names the option.
+    """
+    try:
+        return units.number(option, float(given))
+    except ValueError:
+        raise ValueError(f"{option}={given!r} is not a number; write it like 0.6") from None
+
+
 def size(option: str, given: str) -> int:
     """The same for the size of an array's dimension."""
     return units.size(option, quantity(option, given))
