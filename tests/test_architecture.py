@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "transformer": {"units", "catalog", "hardware", "roofline"},
     "training": {"units", "catalog", "hardware", "roofline", "collectives", "transformer"},
     "search": {*CORE},
-    "show": {*CORE},
+    "validation": {*CORE},
+    "show": {*CORE, "validation"},
     "xla": {*CORE},
     "cli": {*CORE, "search", "show", "validation", "xla"},
 }
