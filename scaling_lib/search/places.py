@@ -32,9 +32,9 @@ class Places:
         self.parts = np.concatenate(every) if every else np.ones((0, len(self.places), len(AXES)), dtype=np.int64)
         self._tables = {group: self._table(slice, group, ici, hop_s, start_s) for group in groups}
 
-    def count(self, i: int) -> int:
+    def count(self, row: int) -> int:
         """Placements of a set of degrees."""
-        return int(self.starts[i + 1] - self.starts[i])
+        return int(self.starts[row + 1] - self.starts[row])
 
     def wires(self, batch: list[int]) -> dict[str, Wires]:
         """What a byte costs over each placement of some sets of degrees: arrays of five axes, sets first, placements last.
@@ -45,9 +45,9 @@ class Places:
         at = np.minimum(first[:, None] + np.arange(int((last - first).max()) + 1), last[:, None])[:, None, None, None, :]
         return {group: _taken(table, index[at]) for group, (table, index) in self._tables.items()}
 
-    def placement(self, i: int, j: int) -> Placement:
-        """The j-th placement of a set of degrees, as a plan has it."""
-        part = self.parts[self.starts[i] + j]
+    def placement(self, row: int, number: int) -> Placement:
+        """One of the placements of a set of degrees, as a plan has it."""
+        part = self.parts[self.starts[row] + number]
         of: dict[str, Mapping[Place, int]] = {}
         for a, axis in enumerate(AXES):
             if found := {place: int(part[p, a]) for p, place in enumerate(self.places) if part[p, a] > 1}:

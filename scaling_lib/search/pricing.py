@@ -154,9 +154,19 @@ class Pricing:
                     shape = (len(batch), len(m), len(loss), len(space.remats), int(counts.max()))
                     ranking.plans += int(counts.sum()) * math.prod(shape[1:-1])
 
-                    def plan(s: int, a: int, z: int, r: int, j: int, m=m, v=v, words=(name, off, by)) -> tuple[Any, ...]:  # type: ignore[no-untyped-def]
-                        j = min(j, int(counts[s]) - 1)
-                        return (batch[s], words, int(v[a]), int(m[a]), int(stages[z]), int(loss[z]), r, j)
+                    def plan(
+                        row: int,
+                        part: int,
+                        kept: int,
+                        remat: int,
+                        place: int,
+                        ms: Any = m,
+                        vs: Any = v,
+                        words: Any = (name, off, by),
+                    ) -> tuple[Any, ...]:
+                        place = min(place, int(counts[row]) - 1)
+                        how = int(vs[part]), int(ms[part]), int(stages[kept]), int(loss[kept])
+                        return (batch[row], words, *how, remat, place)
 
                     self._rank(step, shape, [_kind(row) for row in rows], ranking, plan)
 
