@@ -248,7 +248,7 @@ def test_same_seed_same_report(report):
 
 
 def test_text_and_json_say_the_same(report):
-    text, facts = str(report), json.loads(report.to_json())
+    text, facts = str(report), json.loads(json.dumps(report.to_json()))
     assert f"{facts['figures']['all']['median']:.1%}" in text
     assert max(map(len, text.splitlines())) <= 120
     assert len(facts["rows"]) == len(report.rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as codec
 import statistics
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,7 +51,7 @@ def run(
 
     report = validation.training(quantities.size("--splits", splits))
     if json:
-        print(screen.to_json(codec.loads(report.to_json())))
+        print(screen.to_json(report.to_json()))
         return
     parts = [
         screen.text(

@@ -68,12 +68,7 @@ def best_training_plans(
     model = model_of(model) if isinstance(model, str) else model
     slice = slice_of(slice) if isinstance(slice, str) else slice
     batch, T, keep = units.size("batch", batch), units.size("T", T), units.size("keep", keep)
-    if not 0 < units.number("efficiency", efficiency) <= 1:
-        raise ValueError(f"efficiency={efficiency!r} is a part of the peak, above 0 and up to 1")
-    if ici not in ("achievable", "peak"):
-        raise ValueError(f"ici={ici!r} is neither 'achievable' nor 'peak'")
-    rates: dict[str, Any] = {"causal": causal, "efficiency": efficiency, "ici": ici}
-    rates |= {name: units.number(name, value, minimum=0) for name, value in (("hop_s", hop_s), ("start_s", start_s))}
+    rates: dict[str, Any] = {"causal": causal, "efficiency": efficiency, "ici": ici, "hop_s": hop_s, "start_s": start_s}
     how = {**rates, "overlap": overlap}
     space = Space(Question(model, slice, batch, T, base, (choices or Choices()).of(base)))
     pricing, ranking = Pricing(space, shown=shown_parts(overlap), **rates), Ranking(keep)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -153,21 +153,7 @@ class Pricing:
                     step = price(facts, self._ways(degrees, m, v, stages, loss), how, wires, self.rates[off])
                     shape = (len(batch), len(m), len(loss), len(space.remats), int(counts.max()))
                     ranking.plans += int(counts.sum()) * math.prod(shape[1:-1])
-
-                    def plan(
-                        row: int,
-                        part: int,
-                        kept: int,
-                        remat: int,
-                        place: int,
-                        ms: Any = m,
-                        vs: Any = v,
-                        words: Any = (name, off, by),
-                    ) -> tuple[Any, ...]:
-                        place = min(place, int(counts[row]) - 1)
-                        how = int(vs[part]), int(ms[part]), int(stages[kept]), int(loss[kept])
-                        return (batch[row], words, *how, remat, place)
-
+                    plan = partial(_numbers, batch, counts, (name, off, by), (v, m), (stages, loss))
                     self._rank(step, shape, [_kind(row) for row in rows], ranking, plan)
 
     def kind(self, candidate: Candidate) -> tuple[bool, ...]:
@@ -255,6 +241,15 @@ class Pricing:
         plans = [space.base.but(tensor=tensor, expert=expert, remat=remat) for remat in space.remats]
         every = [Facts.of(space.model, plan, T=space.T, causal=self.causal) for plan in plans]
         return np.array([[getattr(one, f.name) for f in fields(Facts)] for one in every], dtype=np.float64)
+
+
+def _numbers(
+    batch: list[int], counts: Ints, words: tuple[Any, ...], runs: tuple[Ints, Ints], kept: tuple[Ints, Ints],
+    row: int, run: int, keeps: int, remat: int, place: int,
+) -> tuple[Any, ...]:  # fmt: skip
+    """A candidate's `plan`, from its index on each axis of the arrays. Placements beyond the last are the last, repeated."""
+    how = [int(values[run]) for values in runs] + [int(values[keeps]) for values in kept]
+    return (batch[row], words, *how, remat, min(place, int(counts[row]) - 1))
 
 
 def _rounded(seconds: Floats) -> Floats:

@@ -155,20 +155,20 @@ def _dearer(best: StepEstimate, other: StepEstimate, *, nothing_hidden: bool) ->
         swapped[name] = replace(ours, **{of: getattr(theirs, of)})
     part = max(swapped, key=lambda name: swapped[name].upper_s if nothing_hidden else swapped[name].seconds(best.shown))
 
-    def seconds(step: StepEstimate) -> str:
-        return units.human(float(step.step.links_s) if part == "shared links" else step.parts_s.get(part, 0.0), "s")
+    def seconds(estimate: StepEstimate) -> str:
+        return units.human(float(estimate.step.links_s) if part == "shared links" else estimate.parts_s.get(part, 0.0), "s")
 
     return f"{part} {seconds(best)} against {seconds(other)}"
 
 
-def lacking(step: StepEstimate) -> str:
+def lacking(estimate: StepEstimate) -> str:
     """What a plan that does not fit lacks."""
-    held, has = float(step.memory.total), step.usable_bytes
-    part = max(MEMORY, key=lambda name: float(getattr(step.memory, name)))
-    needs, of_it, lacks = (units.human(size, "GiB") for size in (held, float(getattr(step.memory, part)), held - has))
+    held, has = float(estimate.memory.total), estimate.usable_bytes
+    part = max(MEMORY, key=lambda name: float(getattr(estimate.memory, name)))
+    needs, of_it, lacks = (units.human(size, "GiB") for size in (held, float(getattr(estimate.memory, part)), held - has))
     return (
-        f"{_named(step.plan)} needs {needs} a device, {of_it} of it for {part}; "
-        f"{step.slice.chip} has {units.human(has, 'GiB')}, so {lacks} are lacking"
+        f"{_named(estimate.plan)} needs {needs} a device, {of_it} of it for {part}; "
+        f"{estimate.slice.chip} has {units.human(has, 'GiB')}, so {lacks} are lacking"
     )
 
 

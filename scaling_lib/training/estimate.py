@@ -19,7 +19,8 @@ from scaling_lib.training.plan import Plan, located, why_not
 from scaling_lib.training.step import INSIDE, OUTSIDE, Rates, Step, price
 from scaling_lib.training.traffic import Traffic
 from scaling_lib.training.wires import GROUPS, Placement, Wires, wires
-from scaling_lib.transformer import MODELS, Transformer, utilization
+from scaling_lib.transformer import Transformer, utilization
+from scaling_lib.transformer import model as model_of
 
 MEMORY = ("weights", "optimizer", "activations", "gradients", "working", "buffers", "logits", "head")
 Overlap = Literal["full", "none"] | Mapping[str, float]
@@ -263,12 +264,10 @@ def estimate(
     NB: keys of local layers travel over context ways as those of global ones, and what tensor parallelism repeats (routers,
     latents) is priced as if split.
     """
-    model = _model(model)
+    model = model_of(model) if isinstance(model, str) else model
     slice = slice_of(slice) if isinstance(slice, str) else slice
     if why := why_not(plan, model, slice, batch, T):
         raise ValueError(why)
-    if not 0 < units.number("efficiency", efficiency) <= 1:
-        raise ValueError(f"efficiency={efficiency!r} is a part of the peak, above 0 and up to 1")
     shown, facts = shown_parts(overlap), Facts.of(model, plan, T=T, causal=causal)
     ways, how, rates = ways_of(plan, model, batch), How.of(plan, model), Rates.of(slice, plan, efficiency)
     priced: dict[tuple[Wires, ...], tuple[Step, Placement]] = {}
@@ -279,14 +278,6 @@ def estimate(
     step, placement = min(priced.values(), key=lambda one: (one[0].seconds(shown), one[0].upper_s))
     used = plan.but(placement=placement)
     return StepEstimate(model=model, slice=slice, plan=used, batch=batch, T=T, shown=shown, facts=facts, step=step)
-
-
-def _model(model: Transformer | str) -> Transformer:
-    if isinstance(model, Transformer):
-        return model
-    if model not in MODELS:
-        raise ValueError(f"model={model!r} is unknown; {units.near(str(model), MODELS)}")
-    return MODELS[model]
 
 
 def shown_parts(overlap: Overlap) -> dict[str, float]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from scaling_lib import collectives
+from scaling_lib import collectives, units
 from scaling_lib.collectives import Group
 from scaling_lib.hardware import Slice
 from scaling_lib.training.either import Number
@@ -154,6 +154,9 @@ def wires(
         hop_s: as of `collectives.Group`.
         start_s: as of `collectives.Group`.
 
+    Raises:
+        ValueError: for another figure than these, and seconds below 0.
+
     NB: the two devices of a TPU7x chip exchange at no cost, and halve the chip's links where they do not gather together.
     Each is priced alone; `Step.links_s` adds up what shares links.
     """
@@ -168,6 +171,9 @@ def wires(
 @lru_cache(maxsize=4096)
 def wires_over(slice: Slice, key: tuple[tuple[Place, int, int], ...], ici: str, hop_s: float, start_s: float) -> Wires:
     """What a byte costs a group that has, of each physical axis, so many ways at such a stride; see `wires`."""
+    if ici not in ("achievable", "peak"):
+        raise ValueError(f"ici={ici!r} is neither 'achievable' nor 'peak'")
+    hop_s, start_s = units.number("hop_s", hop_s, minimum=0), units.number("start_s", start_s, minimum=0)
     chip = slice.chip
     devices = chip.devices if chip.kind == "tpu" else 1
     pair = next((ways for place, ways, _ in key if place == "chip"), 1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from scaling_lib import units
 from scaling_lib.validation.fits import NEAR, Assumptions, Errors, Figures, Fit, Priced, held_out, in_sample, priced
@@ -111,10 +111,9 @@ class Report:
                 found[f"{name} {value:g}"] = dict(training(self.splits, seed=self.seed, assumptions=changed).figures)
         return found
 
-    def to_json(self) -> str:
-        """All of it, for programs."""
-        facts = {**asdict(self), "rows": [{**asdict(row), "error": row.error} for row in self.rows], "alone": self.alone}
-        return json.dumps(facts, indent=1)
+    def to_json(self) -> dict[str, Any]:
+        """All of it, as JSON can hold it."""
+        return {**asdict(self), "rows": [{**asdict(row), "error": row.error} for row in self.rows], "alone": list(self.alone)}
 
     def __str__(self) -> str:
         counts = Counter(self.unusable.values())

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from scaling_lib import units
 from scaling_lib.hardware import Slice
 from scaling_lib.training import Plan, StepEstimate, estimate
-from scaling_lib.transformer import MODELS, Transformer
+from scaling_lib.transformer import Transformer
+from scaling_lib.transformer import model as model_of
 from scaling_lib.xla import arrays, flash, ledger, llama, tpu
 from scaling_lib.xla.ledger import Ledger
 from scaling_lib.xla.program import Program
@@ -195,7 +196,7 @@ def step(model: Transformer | str, plan: Plan, batch: int, *, T: int) -> Step:
     `tpu.compile(function, *specs, slice=..., donate=(0, 1))` compiles it, and so does `simulate.compile`. Arguments and errors
     as of `judge`.
     """
-    model = MODELS[model] if isinstance(model, str) else model
+    model = model_of(model) if isinstance(model, str) else model
     _check(plan, model)
     mesh = arrays.mesh(**{axis: getattr(plan, axis) for axis in AXES if getattr(plan, axis) > 1 or axis == "fsdp"})
     rules = rules_of(plan)

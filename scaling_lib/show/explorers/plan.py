@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from html import escape
 from typing import Any
 
@@ -28,6 +27,7 @@ from scaling_lib.show.explorers.base import (
 )
 from scaling_lib.training import Plan, StepEstimate, estimate, why_not
 from scaling_lib.training.estimate import MEMORY
+from scaling_lib.training.lighter import lighter
 from scaling_lib.training.pipeline import SCHEDULES
 from scaling_lib.transformer import MODELS
 
@@ -271,25 +271,8 @@ def _short(of: StepEstimate) -> str:
     """How much is missing, and the first change that makes it fit."""
     missing = units.human(float(of.memory.total) - of.usable_bytes, "GiB")
     usable = units.human(of.usable_bytes, "GiB")
-    would = next((f"{what} would do" for what, less in _savers(of) if less.fits), "take more chips, or pipeline stages")
+    would = next((f"{what} would do" for what, less in lighter(of) if less.fits), "take more chips, or pipeline stages")
     return f"It does not fit: {missing} too much for the {usable} of a device; {would}."
-
-
-def _savers(of: StepEstimate) -> Iterator[tuple[str, StepEstimate]]:
-    """Changes that save memory, the cheapest first: single ones, then those that help together, then a smaller batch."""
-    plan, split = of.plan, of.plan.data * of.plan.fsdp
-    shared = {"zero": 3, "fsdp": split, "data": 1}
-    chunks, remat, more = {"loss_chunks": 8}, {"remat": "full"}, {"microbatches": 4 * plan.microbatches}
-    changes: list[tuple[dict[str, Any], int]] = [
-        *(({"microbatches": 2 * plan.microbatches}, of.batch), (chunks, of.batch), (more, of.batch), (shared, of.batch)),
-        *((remat, of.batch), (remat | chunks, of.batch), (remat | shared, of.batch), (remat | chunks | shared, of.batch)),
-        *((remat | chunks | shared | more, of.batch), ({}, of.batch // 2)),
-    ]
-    for change, batch in changes:
-        less = plan.but(**change, placement=None if "fsdp" in change else plan.placement)
-        if batch and why_not(less, of.model, of.slice, batch, of.T) is None:
-            changed = [f"{name}={value}" for name, value in change.items() if value != getattr(plan, name)]
-            yield ", ".join(changed or [f"batch={batch}"]), estimate(of.model, of.slice, less, batch, T=of.T)
 
 
 def _code(of: StepEstimate, efficiency: float) -> str:
