@@ -9,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "scaling_lib"
-CORE = ["units", "catalog", "hardware", "roofline", "torus", "systolic", "collectives", "sharding", "transformer", "training"]
+CORE = [
+    "units", "catalog", "hardware", "roofline", "torus", "systolic", "collectives", "sharding", "transformer",
+    "training", "inference",
+]  # fmt: skip
 MAY_IMPORT = {
     "units": set(),
     "catalog": {"units"},
@@ -21,11 +24,13 @@ MAY_IMPORT = {
     "sharding": {"units", "hardware", "roofline", "collectives"},
     "transformer": {"units", "catalog", "hardware", "roofline"},
     "training": {"units", "catalog", "hardware", "roofline", "collectives", "transformer"},
+    "inference": {"units", "catalog", "hardware", "roofline", "collectives", "transformer", "training"},
     "search": {*CORE},
+    "serving": {*CORE},
     "validation": {*CORE},
     "show": {*CORE, "validation"},
     "xla": {*CORE},
-    "cli": {*CORE, "search", "show", "validation", "xla"},
+    "cli": {*CORE, "search", "serving", "show", "validation", "xla"},
 }
 
 

@@ -140,7 +140,7 @@ def _facts(
         working_bytes=max(0.0, activations("none") - kept) / model.L,
         head_bytes=2 * T * model.D * item / split,
         logits_bytes=logits_bytes(model, T=T) * (1 + item / units.itemsize("f32")) / tensor,
-        elementwise_bytes=_elementwise(model, tensor, split) * T * item * (FORWARD_AND_BACKWARD + (remat not in KEEPS_LAYERS))
+        elementwise_bytes=elementwise(model, tensor, split) * T * item * (FORWARD_AND_BACKWARD + (remat not in KEEPS_LAYERS))
         + _softmax(model, T, flash, dropout) / tensor * T * item * (FORWARD_AND_BACKWARD + (remat != "none")),
         stream_bytes=T * model.D * item,
         keys_bytes=T * max(model.K / tensor, 1) * (model.H + model.v_dim) * item,
@@ -167,7 +167,7 @@ def _held(weight: Weight, tensor: int, expert: int) -> float:
     return numbers
 
 
-def _elementwise(model: Transformer, tensor: int, split: int) -> float:
+def elementwise(model: Transformer, tensor: int, split: int) -> float:
     """Numbers a token that the forward pass of all layers reads and writes outside of matmuls.
 
     Each of two blocks reads its result and the residual, and writes the sum and its norm: 4 D. The activation function reads

@@ -15,7 +15,6 @@ from scaling_lib.training.memory import How, Ways
 from scaling_lib.training.wires import Wires
 
 Kind = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "permute"]
-Part = Literal["fsdp", "data", "tensor", "context", "expert", "pipeline"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +31,7 @@ class Traffic:
         wires: what a byte costs.
     """
 
-    part: Part
+    part: str
     what: str
     kind: Kind
     group: str
@@ -78,13 +77,13 @@ class Traffic:
         return (w.permute_s, w.far_permute_s) if self.kind == "permute" else (w.gather_s, w.far_gather_s)
 
 
-def seconds(traffic: Iterable[Traffic]) -> dict[tuple[Part, str], tuple[Number, Number]]:
+def seconds(traffic: Iterable[Traffic]) -> dict[tuple[str, str], tuple[Number, Number]]:
     """Seconds near and far of the collectives of a step, added up by part and group.
 
     Where no latency is given they are bytes times a price, so bytes are added up first: that is most of the work of a search.
     """
-    found: dict[tuple[Part, str], tuple[Number, Number]] = {}
-    linear: dict[tuple[Part, str, Kind], tuple[Traffic, Number]] = {}
+    found: dict[tuple[str, str], tuple[Number, Number]] = {}
+    linear: dict[tuple[str, str, Kind], tuple[Traffic, Number]] = {}
     for row in traffic:
         key = row.part, row.group
         if row.wires.latency_s is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -77,13 +77,14 @@ def physical(slice: Slice) -> dict[Place, int]:
     return {"chip": slice.chip.devices, **dict(enumerate(slice.shape)), "dcn": slice.count}
 
 
-def placements(sizes: Mapping[str, int], slice: Slice) -> Iterator[Placement]:
+def placements(sizes: Mapping[str, int], slice: Slice, axes: Sequence[str] = AXES) -> Iterator[Placement]:
     """Every way to lay mesh axes of these sizes on the slice; of ways that differ by exchanging equal torus axes, one.
 
-    The sizes must multiply to `slice.devices`; then there is one, for axes may be cut into any factors.
+    The sizes must multiply to `slice.devices`; then there is one, for axes may be cut into any factors. `axes` are the names
+    of all mesh axes, the innermost first.
     """
     places = physical(slice)
-    used = [axis for axis in AXES if sizes.get(axis, 1) > 1]
+    used = [axis for axis in axes if sizes.get(axis, 1) > 1]
     alike = twins(slice)
 
     def lay(at: int, left: dict[Place, int], so_far: dict[str, dict[Place, int]]) -> Iterator[Placement]:
@@ -109,16 +110,21 @@ def twins(slice: Slice) -> list[tuple[Place, Place]]:
     return [(a, b) for a, b in itertools.combinations(axes, 2) if alike(a, b)]
 
 
-def whole(placement: Mapping[str, object], slice: Slice) -> dict[str, dict[Place, int]]:
+def whole(placement: Mapping[str, object], slice: Slice, axes: Sequence[str] = AXES) -> dict[str, dict[Place, int]]:
     """A placement as users write it, `{"fsdp": (0, 1), "tensor": {2: 8}, "data": {2: 2}}`, with every part by its size.
+
+    Args:
+        placement: of mesh axes.
+        slice: whose physical axes are cut.
+        axes: names of all mesh axes.
 
     Raises:
         ValueError: for axes that do not exist, and for parts that do not multiply to a physical axis.
     """
     places, found = physical(slice), {}
     for axis, where in placement.items():
-        if axis not in AXES:
-            raise ValueError(f"placement names {axis!r}; mesh axes are {', '.join(map(repr, AXES))}")
+        if axis not in axes:
+            raise ValueError(f"placement names {axis!r}; mesh axes are {', '.join(map(repr, axes))}")
         if isinstance(where, Mapping):
             parts = dict(where)
         else:
@@ -162,6 +168,14 @@ def wires(
     """
     members = GROUPS[group]
     inside = AXES[: AXES.index(members[0])]
+    return wires_along(slice, placement, members, inside, ici=ici, hop_s=hop_s, start_s=start_s)
+
+
+def wires_along(
+    slice: Slice, placement: Placement, members: Collection[str], inside: Collection[str],
+    *, ici: str, hop_s: float, start_s: float,
+) -> Wires:  # fmt: skip
+    """What a byte costs mesh axes that take part together, `inside` of which lie others nearer to the chip; see `wires`."""
     extent = {place: _ways(placement, members, place) for place in physical(slice)}
     steps = {place: _ways(placement, inside, place) for place in physical(slice)}
     key = tuple((place, extent[place], steps[place]) for place in extent)
