@@ -6,7 +6,7 @@ The formulas take numbers or arrays for the batch; see docs/adr/0012. Derived in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from scaling_lib.hardware import Slice
@@ -136,25 +136,53 @@ def price(facts: Facts, layout: Layout, wires: Mapping[str, Wires], rates: Rates
     hbm = rates.hbm_bytes_per_s * speed.hbm_efficiency
     touched = 1 - (1 - facts.routed) ** (batch * facts.T)
     traffic = pass_traffic(facts, layout, wires, own, cached)
-    exchange: dict[str, Number] = {}
-    near, far = dict.fromkeys(wires, 0.0 * batch), 0.0 * batch
-    for (part, group), (near_s, far_s) in seconds(traffic).items():
-        exchange[part] = exchange.get(part, 0.0) + near_s
-        exchange[f"{part}.dcn"] = exchange.get(f"{part}.dcn", 0.0) + far_s
-        near[group], far = near[group] + near_s, far + far_s
-    axes = zip(*(of.uses for of in wires.values()), strict=True)
-    links = (sum(near[group] * used for group, used in zip(wires, axis, strict=True)) for axis in axes)
+    exchange_s, links_s = _exchange(traffic)
     return Pass(
         weights_s=(facts.read_bytes + touched * facts.expert_bytes) / hbm,
         math_s=own * (facts.math_flops / rates.math_flops_per_s + facts.head_flops / rates.attention_flops_per_s),
         cache_s=cached * facts.kv_read_bytes / hbm,
         attention_s=cached * facts.attention_flops / rates.attention_flops_per_s,
         elementwise_s=own * facts.elementwise_bytes / hbm,
-        exchange_s={name: exchange[name] for name in COLLECTIVES if name in exchange},
-        links_s=maximum(far, *links),
+        exchange_s=exchange_s,
+        links_s=links_s,
         traffic=traffic,
         memory=memory(facts, layout, batch),
     )
+
+
+def together(first: Pass, second: Pass) -> Pass:
+    """Two passes of one layout in one: the sequences of both go through the weights at once. Memory is that of both."""
+    both = zip(first.traffic, second.traffic, strict=True)
+    traffic = tuple(replace(a, array_bytes=a.array_bytes + b.array_bytes) for a, b in both)
+    exchange_s, links_s = _exchange(traffic)
+    held, more = first.memory, second.memory
+    return Pass(
+        weights_s=maximum(first.weights_s, second.weights_s),
+        **{f"{name}_s": getattr(first, f"{name}_s") + getattr(second, f"{name}_s") for name in OPS[1:]},
+        exchange_s=exchange_s,
+        links_s=links_s,
+        traffic=traffic,
+        memory=Memory(
+            weights=held.weights,
+            cache=held.cache + more.cache,
+            working=held.working + more.working,
+            logits=held.logits + more.logits,
+        ),
+    )
+
+
+def _exchange(traffic: tuple[Traffic, ...]) -> tuple[dict[str, Number], Number]:
+    """Seconds of collectives by part, and seconds that the busiest wires carry something."""
+    found: dict[str, Number] = {}
+    wires = {row.group: row.wires for row in traffic}
+    near, far = dict.fromkeys(wires, 0.0), 0.0
+    for (part, group), (near_s, far_s) in seconds(traffic).items():
+        found[part] = found.get(part, 0.0) + near_s
+        found[f"{part}.dcn"] = found.get(f"{part}.dcn", 0.0) + far_s
+        near[group], far = near[group] + near_s, far + far_s
+    axes = zip(*(of.uses for of in wires.values()), strict=True)
+    links = [sum(near[group] * used for group, used in zip(wires, axis, strict=True)) for axis in axes]
+    return {name: found[name] for name in COLLECTIVES if name in found}, maximum(far, *links) if links else 0.0
 
 
 def memory(facts: Facts, layout: Layout, batch: Number) -> Memory:

@@ -5,14 +5,13 @@ Derived in chapters/07-inference.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from scaling_lib import units
 from scaling_lib.hardware import Chip, Slice
 from scaling_lib.inference import forward
-from scaling_lib.inference.estimate import Step, decode_step
+from scaling_lib.inference.estimate import decode_step
 from scaling_lib.inference.facts import Facts
 from scaling_lib.inference.layout import Layout
+from scaling_lib.inference.step import largest, largest_batch
 from scaling_lib.transformer import Transformer
 
 LONGEST = 2**30
@@ -24,15 +23,6 @@ def max_batch(model: Transformer | str, slice: Slice | str, layout: Layout, *, c
     return largest_batch(decode_step(model, slice, layout, 1, context=context))
 
 
-def largest_batch(step: Step) -> int:
-    """The same for a step, with the room in the cache that it has."""
-
-    def fits(batch: int) -> bool:
-        return all(forward.memory(each, step.layout, batch).total <= step.usable_bytes for each in step.facts)
-
-    return _largest(fits, units.MAX_SIZE)
-
-
 def max_context(model: Transformer | str, slice: Slice | str, layout: Layout, *, batch: int) -> int:
     """The longest context for which so many sequences fit; 0 where none does, and `LONGEST` where no length is too much."""
     step = decode_step(model, slice, layout, batch, context=1)
@@ -41,7 +31,7 @@ def max_context(model: Transformer | str, slice: Slice | str, layout: Layout, *,
         facts = Facts.of(step.model, step.layout, T=1, S=context, cache=context)
         return bool(forward.memory(facts, step.layout, batch).total <= step.usable_bytes)
 
-    return _largest(fits, step.model.learned_positions or LONGEST)
+    return largest(fits, step.model.learned_positions or LONGEST)
 
 
 def critical_batch(chip: Chip, layout: Layout, model: Transformer | None = None) -> float:
@@ -59,17 +49,3 @@ def critical_batch(chip: Chip, layout: Layout, model: Transformer | None = None)
         each = layout.quantization.bits_per_weight / 8
     dense = each / 2 * chip.flops_per_s(layout.math) / chip.hbm_bytes_per_s
     return dense * model.experts.n_experts / model.experts.top_k if model and model.experts else dense
-
-
-def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number up to `most` that fits, where all smaller ones do; 0 for none."""
-    if not fits(1):
-        return 0
-    low, high = 1, 2
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
