@@ -14,12 +14,27 @@ except ModuleNotFoundError as error:
 from scaling_lib.serving.engines import Continuous, Disaggregated, Engine, Static
 from scaling_lib.serving.lengths import Empirical, Geometric, Lognormal, Uniform
 from scaling_lib.serving.report import Report
+from scaling_lib.serving.server import Server
 from scaling_lib.serving.simulate import simulate_serving
 from scaling_lib.serving.statistics import Figure, Spread
-from scaling_lib.serving.times import StepTimes
 from scaling_lib.serving.workload import Poisson, Regular, Trace, Workload
 
 __all__ = [
-    "Continuous", "Disaggregated", "Empirical", "Engine", "Figure", "Geometric", "Lognormal", "Poisson", "Regular", "Report",
-    "Spread", "Static", "StepTimes", "Trace", "Uniform", "Workload", "simulate_serving",
+    "Continuous",
+    "Disaggregated",
+    "Empirical",
+    "Engine",
+    "Figure",
+    "Geometric",
+    "Lognormal",
+    "Poisson",
+    "Regular",
+    "Report",
+    "Server",
+    "Spread",
+    "Static",
+    "Trace",
+    "Uniform",
+    "Workload",
+    "simulate_serving",
 ]  # fmt: skip

@@ -6,14 +6,13 @@ Derived in chapters/07-inference.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from scaling_lib import units
 from scaling_lib.serving.play import Line, Play, Pool
-from scaling_lib.serving.servers import Continuous as Server
-from scaling_lib.serving.servers import prefills, static_batches
-from scaling_lib.serving.times import StepTimes
+from scaling_lib.serving.processes import Batcher, prefills, static_batches
+from scaling_lib.serving.server import Server
 
 
 @dataclass(frozen=True)
@@ -24,22 +23,25 @@ class Static:
     are streamed: a request is done with its own last token, but its row stays and is computed until the batch is over.
 
     Args:
-        times: of the steps.
+        server: its steps, and its cache, which holds rows times longest prompt and answer.
         batch: rows at most.
-        kv_tokens: of the cache of one server, rows times longest prompt and answer; None has no end.
-        servers: that take from one line.
+        servers: so many of it take from one line.
 
     Raises:
         ValueError: for sizes below 1.
     """
 
-    times: StepTimes
+    server: Server
     batch: int
-    kv_tokens: int | None = None
     servers: int = 1
 
     def __post_init__(self) -> None:
-        _sizes(batch=self.batch, kv_tokens=self.kv_tokens, servers=self.servers)
+        _sizes(batch=self.batch, servers=self.servers)
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """Room in the cache in which sequences grow."""
+        return self.server.kv_tokens
 
     @property
     def rows(self) -> int:
@@ -51,11 +53,11 @@ class Static:
         pool = Pool("server", self.servers)
         line = Line(play, pool)
         for _ in range(self.servers):
-            play.env.process(static_batches(play, pool, line, self.times, self.batch, self.kv_tokens))
+            play.env.process(static_batches(play, pool, line, self.server, self.batch))
         return (pool,), line.submit
 
     def __str__(self) -> str:
-        return f"static batches of up to {self.batch:,}{_room(self.kv_tokens)}{_times(self.servers)}"
+        return f"static batches of up to {self.batch:,} on {_said(self.servers, self.server)}"
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,10 @@ class Continuous:
     as both after one another; weights are then read once, if `prefill_s` of more tokens is dearer only by their math.
 
     Args:
-        times: of the steps.
+        server: its steps, and its cache, in which a sequence needs room for its prompt and its whole answer to join.
         batch: sequences of one server at most.
-        kv_tokens: of its cache; a sequence needs room for its prompt and its whole answer to join. None has no end.
         chunk: tokens of prompts in a step; None has no chunks.
-        servers: a request goes to the one with the fewest.
+        servers: so many of it; a request goes to the one with the fewest.
 
     Raises:
         ValueError: for sizes below 1.
@@ -79,14 +80,18 @@ class Continuous:
     NB: real servers do not know how long an answer will be; they give room block by block, and interrupt one that finds none.
     """
 
-    times: StepTimes
+    server: Server
     batch: int
-    kv_tokens: int | None = None
     chunk: int | None = None
     servers: int = 1
 
     def __post_init__(self) -> None:
-        _sizes(batch=self.batch, kv_tokens=self.kv_tokens, chunk=self.chunk, servers=self.servers)
+        _sizes(batch=self.batch, chunk=self.chunk, servers=self.servers)
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """Room in the cache in which sequences grow."""
+        return self.server.kv_tokens
 
     @property
     def rows(self) -> int:
@@ -96,12 +101,11 @@ class Continuous:
     def start(self, play: Play) -> tuple[tuple[Pool, ...], Callable[[int], None]]:
         """The servers' processes: their pools, and what takes a request."""
         pool = Pool("server", self.servers)
-        servers = [Server(play, pool, self.times, self.batch, self.kv_tokens, chunk=self.chunk) for _ in range(self.servers)]
-        return (pool,), _to_fewest(servers)
+        return (pool,), _to_fewest([Batcher(play, pool, self.server, self.batch, chunk=self.chunk) for _ in range(self.servers)])
 
     def __str__(self) -> str:
         chunks = "" if self.chunk is None else f", prompts in chunks of {self.chunk:,}"
-        return f"continuous batches of up to {self.batch:,}{_room(self.kv_tokens)}{chunks}{_times(self.servers)}"
+        return f"continuous batches of up to {self.batch:,}{chunks}, on {_said(self.servers, self.server)}"
 
 
 @dataclass(frozen=True)
@@ -112,13 +116,11 @@ class Disaggregated:
     A decode server batches continuously; a cache goes to the one with the fewest sequences.
 
     Args:
-        prefill_times: of the steps of prefill servers, whose `prefill_s` is used.
-        decode_times: of decode servers, whose `step_s` is used.
+        prefill: a server for prefill; its `prefill_s` and `transfer_s` are used.
+        decode: one for decoding; its `step_s` and `kv_tokens` are used.
         batch: sequences of one decode server at most.
-        transfer_s: how long a cache moves, by its tokens; None takes no time.
-        kv_tokens: of the cache of one decode server; None has no end.
-        prefill_servers: how many.
-        decode_servers: how many.
+        prefill_servers: how many of the first.
+        decode_servers: how many of the second.
 
     Raises:
         ValueError: for sizes below 1.
@@ -126,17 +128,20 @@ class Disaggregated:
     NB: real transfers share links, and a cache that finds no room keeps its place on the prefill server.
     """
 
-    prefill_times: StepTimes
-    decode_times: StepTimes
+    prefill: Server
+    decode: Server
     batch: int
-    transfer_s: Callable[[int], float] | None = field(default=None, repr=False)
-    kv_tokens: int | None = None
     prefill_servers: int = 1
     decode_servers: int = 1
 
     def __post_init__(self) -> None:
         sizes = {"prefill_servers": self.prefill_servers, "decode_servers": self.decode_servers}
-        _sizes(batch=self.batch, kv_tokens=self.kv_tokens, **sizes)
+        _sizes(batch=self.batch, **sizes)
+
+    @property
+    def kv_tokens(self) -> int | None:
+        """Room in the cache in which sequences grow."""
+        return self.decode.kv_tokens
 
     @property
     def rows(self) -> int:
@@ -147,28 +152,25 @@ class Disaggregated:
         """The servers' processes: their pools, and what takes a request."""
         before, after = Pool("prefill", self.prefill_servers), Pool("decode", self.decode_servers)
         line = Line(play, before)
-        servers = [
-            Server(play, after, self.decode_times, self.batch, self.kv_tokens, prefill=False) for _ in range(self.decode_servers)
-        ]
-        decode = _to_fewest(servers)
+        decode = _to_fewest([Batcher(play, after, self.decode, self.batch, prefill=False) for _ in range(self.decode_servers)])
 
         def move(request: int) -> None:
-            seconds = self.transfer_s(play.prompt[request]) if self.transfer_s else 0.0
+            seconds = 0.0 if self.prefill.transfer_s is None else self.prefill.transfer_s(play.prompt[request])
             play.move(seconds, lambda _: decode(request))
 
         for _ in range(self.prefill_servers):
-            play.env.process(prefills(play, before, line, self.prefill_times, move))
+            play.env.process(prefills(play, before, line, self.prefill, move))
         return (before, after), line.submit
 
     def __str__(self) -> str:
-        servers = f"{self.prefill_servers:,} for prefill and {self.decode_servers:,} for decode"
-        return f"servers apart, {servers}, batches of up to {self.batch:,}{_room(self.kv_tokens)}"
+        prefill, decode = _said(self.prefill_servers, self.prefill), _said(self.decode_servers, self.decode)
+        return f"prefill on {prefill}; continuous batches of up to {self.batch:,} on {decode}"
 
 
 Engine: TypeAlias = Static | Continuous | Disaggregated
 
 
-def _to_fewest(servers: list[Server]) -> Callable[[int], None]:
+def _to_fewest(servers: list[Batcher]) -> Callable[[int], None]:
     """Submits a request to the server that has the fewest; to the first of those."""
     if len(servers) == 1:
         return servers[0].submit
@@ -181,9 +183,6 @@ def _sizes(**sizes: int | None) -> None:
             units.size(name, size)
 
 
-def _room(kv_tokens: int | None) -> str:
-    return "" if kv_tokens is None else f" with a cache of {kv_tokens:,} tokens"
-
-
-def _times(servers: int) -> str:
-    return f", {servers:,} servers" if servers > 1 else ""
+def _said(servers: int, server: Server) -> str:
+    room = "" if server.kv_tokens is None else f" with room for {server.kv_tokens:,} tokens"
+    return f"{servers:,} × {server}{room}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +81,7 @@ class Report:
 
     workload: Workload
     engine: Engine
-    slo: dict[str, float]
+    slo: Mapping[str, float]
     requests: Requests = field(repr=False)
     wait_s: Spread
     ttft_s: Spread
@@ -159,11 +160,12 @@ class Report:
         """Everything but single requests as JSON can hold it; times in seconds."""
         spreads = ("wait_s", "ttft_s", "tpot_s", "gap_s", "latency_s")
         rates = ("requests_per_s", "tokens_per_s", "goodput_per_s", "capacity_per_s")
-        plain = ("overloaded", "load", *rates, "slo", "inside", "batch", "span_s")
+        plain = ("overloaded", "load", *rates, "inside", "batch", "span_s")
         return {
             "workload": str(self.workload),
             "engine": str(self.engine),
             **{name: getattr(self, name) for name in plain},
+            "slo": dict(self.slo),
             "attained": vars(self.attained),
             **{name: spread and spread.to_json() for name in spreads for spread in [getattr(self, name)]},
             "use": [vars(use) for use in self.use],

@@ -29,8 +29,8 @@ def simulate_serving(
 ) -> Report:
     """Play a workload on an engine: when every request waits, gets its first token and its last.
 
-    The same workload and engine give the same report. Requests are served in order of arrival. A second, shorter run with all
-    requests at the start measures what the engine can do at most, to tell whether this load has a steady state.
+    The same workload and engine give the same report. Every server takes requests in the order in which they come. A second,
+    shorter run with all requests at the start measures what the engine can do at most, to tell whether this load is too much.
 
     Args:
         workload: requests.
@@ -41,58 +41,53 @@ def simulate_serving(
 
     Raises:
         ValueError: for limits that are not positive, a `warm_up` that leaves nothing, a request that never has room in the cache,
-            and step times that are negative, infinite or NaN.
+            and step times that are negative, infinite, NaN or all 0.
 
     Derived in chapters/07-inference.md. Confidence intervals: Law 2015, Simulation Modeling and Analysis, section 9.5.3.
     NB: near a load of 1 a line takes very long to settle, and intervals of a short run are too narrow.
     """
-    slo = {name: limit for name, limit in {"ttft_s": ttft_slo_s, "tpot_s": tpot_slo_s}.items() if limit is not None}
-    for name, limit in slo.items():
-        if units.number(name.replace("_s", "_slo_s"), limit) <= 0:
-            raise ValueError(f"{name.replace('_s', '_slo_s')}={limit!r} must be positive; leave it out for no limit")
+    if not isinstance(workload, Workload):
+        raise ValueError(f"workload={workload!r} is none; give Workload(arrivals=..., prompt=..., output=...)")
+    if not isinstance(engine, Engine):
+        raise ValueError(f"engine={engine!r} is none; give Static, Continuous or Disaggregated")
+    for name, limit in {"ttft_slo_s": ttft_slo_s, "tpot_slo_s": tpot_slo_s}.items():
+        if limit is not None and units.number(name, limit) <= 0:
+            raise ValueError(f"{name}={limit!r} must be positive; leave it out for no limit")
     if not 0 <= units.number("warm_up", warm_up) < 1:
         raise ValueError(f"warm_up={warm_up!r} is no share; give at least 0 and below 1, such as 0.1")
     drawn = workload.draw()
     _has_room(engine, drawn)
 
-    play, pools = _played(engine, drawn)
-    requests = Requests(
-        prompt=drawn.prompt,
-        output=drawn.output,
-        arrival_s=np.array(play.arrival_s),
-        start_s=np.array(play.start_s),
-        first_s=np.array(play.first_s),
-        decode_s=np.array(play.decode_s),
-        finish_s=np.array(play.finish_s),
-    )
-    began_s, ended_s = float(requests.arrival_s[0]), float(requests.finish_s.max())
-    if ended_s <= began_s:
-        raise ValueError("all requests take 0 s; give an engine whose steps last longer")
     capacity = _capacity(engine, drawn)
     rate = workload.arrivals.rate_per_s
     load = None if rate is None else rate / capacity
     steady = load is None or load < 1
+    play, pools = _played(engine, drawn)
+    requests = _requests(play, drawn)
+    began_s, ended_s = float(requests.arrival_s[0]), float(requests.finish_s.max())
 
-    after = math.floor(warm_up * len(drawn.output))
-    arrival_s, first_s, finish_s = requests.arrival_s[after:], requests.first_s[after:], requests.finish_s[after:]
-    others = drawn.output[after:] - 1
-    tpot_s = (finish_s - first_s) / np.maximum(1, others)
+    counted = slice(math.floor(warm_up * len(drawn.output)), None)
+    wait_s, ttft_s, latency_s = (
+        (until_s - requests.arrival_s)[counted] for until_s in (requests.start_s, requests.first_s, requests.finish_s)
+    )
+    others = drawn.output[counted] - 1
+    tpot_s = (latency_s - ttft_s) / np.maximum(1, others)
     within = np.ones(len(others), bool)
     if ttft_slo_s is not None:
-        within &= first_s - arrival_s <= ttft_slo_s
+        within &= ttft_s <= ttft_slo_s
     if tpot_slo_s is not None:
         within &= tpot_s <= tpot_slo_s
     gaps = np.array(play.gaps)
     return Report(
         workload=workload,
         engine=engine,
-        slo=slo,
+        slo={name: limit for name, limit in {"ttft_s": ttft_slo_s, "tpot_s": tpot_slo_s}.items() if limit is not None},
         requests=requests,
-        wait_s=spread(requests.start_s[after:] - arrival_s, steady=steady),
-        ttft_s=spread(first_s - arrival_s, steady=steady),
+        wait_s=spread(wait_s, steady=steady),
+        ttft_s=spread(ttft_s, steady=steady),
         tpot_s=spread(tpot_s[others > 0], steady=steady) if others.any() else None,
-        latency_s=spread(finish_s - arrival_s, steady=steady),
         gap_s=weighted(np.array(play.gaps_s), gaps),
+        latency_s=spread(latency_s, steady=steady),
         capacity_per_s=capacity,
         load=load,
         use=tuple(_use(pool, began_s, ended_s) for pool in pools),
@@ -100,6 +95,18 @@ def simulate_serving(
         batch=float(gaps.sum()) / play.steps if play.steps else 0.0,
         span_s=ended_s - began_s,
         attained=figure(within.astype(float), np.mean, steady=steady),
+    )
+
+
+def _requests(play: Play, drawn: Drawn) -> Requests:
+    return Requests(
+        prompt=drawn.prompt,
+        output=drawn.output,
+        arrival_s=np.array(play.arrival_s),
+        start_s=np.array(play.start_s),
+        first_s=np.array(play.first_s),
+        decode_s=np.array(play.decode_s),
+        finish_s=np.array(play.finish_s),
     )
 
 
@@ -117,7 +124,9 @@ def _capacity(engine: Engine, drawn: Drawn) -> float:
     play, _ = _played(engine, Drawn(np.zeros(4 * quarter), *again))
     finish_s = np.sort(play.finish_s)
     took_s = float(finish_s[3 * quarter] - finish_s[quarter])
-    return 2 * quarter / took_s if took_s else math.inf
+    if not took_s:
+        raise ValueError("the engine's steps take no time; give it servers whose prefill_s and step_s do")
+    return 2 * quarter / took_s
 
 
 def _has_room(engine: Engine, drawn: Drawn) -> None:

@@ -15,13 +15,13 @@ from simpy import Event
 from simpy.events import ProcessGenerator
 
 from scaling_lib.serving.play import Line, Play, Pool
-from scaling_lib.serving.times import StepTimes
+from scaling_lib.serving.server import Server
 
 
-def static_batches(play: Play, pool: Pool, line: Line, times: StepTimes, batch: int, kv_tokens: int | None) -> ProcessGenerator:
+def static_batches(play: Play, pool: Pool, line: Line, server: Server, batch: int) -> ProcessGenerator:
     """Take what waits, up to a batch; pad it to its longest prompt and answer; take no other before the last token of all."""
     prompt, output = play.prompt, play.output
-    room = math.inf if kv_tokens is None else kv_tokens
+    room = server.kv_tokens or math.inf
     while True:
         while not line.requests:
             yield line.idle()
@@ -35,14 +35,14 @@ def static_batches(play: Play, pool: Pool, line: Line, times: StepTimes, batch: 
             taken.append(line.take())
             play.start_s[taken[-1]] = play.env.now
         rows = len(taken)
-        yield play.work(pool, rows * times.prefill_s(longest))
+        yield play.work(pool, rows * server.prefill_s(longest))
         for request in taken:
             play.first_s[request] = play.decode_s[request] = play.env.now
         taken.sort(key=lambda request: output[request])
         tokens = 1
         for at, request in enumerate(taken):
             if steps := output[request] - tokens:
-                seconds = sum(times.step_s(rows, rows * (longest + tokens + step)) for step in range(steps))
+                seconds = sum(server.step_s(rows, rows * (longest + tokens + step)) for step in range(steps))
                 play.waited(seconds / steps, steps * (rows - at))
                 play.steps += steps
                 tokens += steps
@@ -50,14 +50,14 @@ def static_batches(play: Play, pool: Pool, line: Line, times: StepTimes, batch: 
             play.finish(request)
 
 
-def prefills(play: Play, pool: Pool, line: Line, times: StepTimes, then: Callable[[int], None]) -> ProcessGenerator:
+def prefills(play: Play, pool: Pool, line: Line, server: Server, then: Callable[[int], None]) -> ProcessGenerator:
     """One prompt after the other; `then` takes each that has tokens left to decode."""
     while True:
         while not line.requests:
             yield line.idle()
         request = line.take()
         play.start_s[request] = play.env.now
-        yield play.work_before(pool, times.prefill_s(play.prompt[request]))
+        yield play.work_before(pool, server.prefill_s(play.prompt[request]))
         play.first_s[request] = play.decode_s[request] = play.env.now
         if play.output[request] == 1:
             play.finish(request)
@@ -65,15 +65,14 @@ def prefills(play: Play, pool: Pool, line: Line, times: StepTimes, then: Callabl
             then(request)
 
 
-class Continuous:
+class Batcher:
     """A server whose batch changes between any two steps: sequences leave when they are done, others join.
 
     Args:
         play: the run.
         pool: the servers that it is one of.
-        times: of its steps.
+        server: its steps and its cache; a sequence gets room for prompt and output when it joins.
         batch: sequences at most.
-        kv_tokens: of the cache; a sequence gets room for prompt and output when it joins. None has no end.
         prefill: whether it does the prefill too; else prompts come with their cache.
         chunk: tokens of prompts in a step at most; None does a whole prompt at a time, while no sequence decodes.
     """
@@ -82,15 +81,14 @@ class Continuous:
         self,
         play: Play,
         pool: Pool,
-        times: StepTimes,
+        server: Server,
         batch: int,
-        kv_tokens: int | None,
         *,
         prefill: bool = True,
         chunk: int | None = None,
     ) -> None:
-        self.play, self.pool, self.times, self.most = play, pool, times, batch
-        self.kv_tokens = math.inf if kv_tokens is None else kv_tokens
+        self.play, self.pool, self.server, self.most = play, pool, server, batch
+        self.kv_tokens = server.kv_tokens or math.inf
         self.waiting: deque[int] = deque()
         self.requests = 0
         """Waiting or in the batch: what a router looks at."""
@@ -114,13 +112,13 @@ class Continuous:
             self._idle = None
 
     def _whole(self, prefill: bool) -> ProcessGenerator:
-        play, times = self.play, self.times
+        play, server = self.play, self.server
         while True:
             while self._room(self._batch):
                 request = self._take()
                 if prefill:
                     play.start_s[request] = play.env.now
-                    yield play.work(self.pool, times.prefill_s(play.prompt[request]))
+                    yield play.work(self.pool, server.prefill_s(play.prompt[request]))
                     play.first_s[request] = play.env.now
                 self._join(request)
             yield self._decode() if self._batch else self._nothing_to_do()
@@ -145,7 +143,7 @@ class Continuous:
 
     def _chunks(self, chunk: int) -> tuple[float | None, Iterable[int]]:
         """What the next tokens of prompts take, if there are any, and whose prompt is over after them."""
-        play, prefill_s, over = self.play, self.times.prefill_s, list[int]()
+        play, prefill_s, over = self.play, self.server.prefill_s, list[int]()
         seconds, left = 0.0, chunk
         while left:
             if self._prompt is None:
@@ -206,7 +204,7 @@ class Continuous:
 
     def _step(self) -> float:
         """How long the next decode step takes; it is taken."""
-        seconds = self.times.step_s(self._batch, self._context)
+        seconds = self.server.step_s(self._batch, self._context)
         self._steps += 1
         self.play.steps += 1
         self._context += self._batch
@@ -214,7 +212,7 @@ class Continuous:
 
     def _decode(self) -> Event:
         """Decode steps until a sequence leaves or a request may come; the event at their end."""
-        play, step_s, batch = self.play, self.times.step_s, self._batch
+        play, step_s, batch = self.play, self.server.step_s, self._batch
         now_s = play.env.now
         quiet_s = math.inf if self.waiting else play.quiet_until_s() - now_s  # those who wait have no room before one leaves
         seconds = self._step()
