@@ -205,6 +205,7 @@ def serve(
     engine: Engine = "continuous",
     chunk: int | None = None,
     cached: int = 0,
+    cache: int | None = None,
     block: int | None = None,
     reads: Reads = "used",
     usd_per_chip_hour: float | None = None,
@@ -224,6 +225,7 @@ def serve(
             slice and layout.
         chunk: for the continuous engine: prompts are read in chunks of so many tokens, inside the decode steps.
         cached: tokens at the start of each prompt that are in the cache already, as of `prefill`.
+        cache: tokens that each sequence reserves, as a static cache has them; `input + output` if not given.
         block: tokens of a block where the cache is paged: sequences of all lengths then take the room they need, a mean of half
             the output less. Without, each reserves room for `input + output`.
         reads: as of `decode_step`.
@@ -243,7 +245,13 @@ def serve(
     if chunk is not None and engine != "continuous":
         raise ValueError(f"chunk={chunk} is for engine='continuous'; {engine!r} reads a prompt at once")
     middle = input + output // 2
-    room = input + output if block is None else max(middle, mean_room(input, output, units.size("block", block)))
+    room = input + output if cache is None else units.size("cache", cache)
+    if room < input + output:
+        raise ValueError(f"cache={room} has no room for input + output = {input + output} tokens; give cache={input + output}")
+    if block is not None:
+        if cache is not None:
+            raise ValueError(f"cache={cache} and block={block}: a cache is static or paged; give one of them")
+        room = max(middle, mean_room(input, output, units.size("block", block)))
     chunk = None if chunk is None else units.size("chunk", chunk)
     how: dict[str, Any] = {"prompt": input, "chunk": chunk, "cached": cached, "cache": room, "speed": speed}
     one = decode_step(model, slice, layout, 1, context=middle, cache=room, reads=reads, speed=speed)

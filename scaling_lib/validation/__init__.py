@@ -1,6 +1,7 @@
-"""Held-out validation: what `training.estimate` says of published training runs, and how wrong it is.
+"""Held-out validation: what the library says of published training runs and servers, and how wrong it is.
 
-Efficiencies are fitted on one half of the runs and tested on the other. Shown in chapter 13.
+Efficiencies are fitted on one half of the training runs and tested on the other; for serving, on all results but one. Shown in
+chapter 13.
 """
 
 from scaling_lib.validation.blind import blind
@@ -8,14 +9,19 @@ from scaling_lib.validation.fits import Assumptions, Figures
 from scaling_lib.validation.report import Report, Row, training
 from scaling_lib.validation.runs import published, why_unusable
 from scaling_lib.validation.scaling import Scaling, korthikanti, strong_scaling
+from scaling_lib.validation.serving import Accuracy, ServingReport, ServingRow, inference
 
 __all__ = [
+    "Accuracy",
     "Assumptions",
     "Figures",
     "Report",
     "Row",
     "Scaling",
+    "ServingReport",
+    "ServingRow",
     "blind",
+    "inference",
     "korthikanti",
     "published",
     "strong_scaling",
