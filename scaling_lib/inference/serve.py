@@ -18,6 +18,7 @@ from scaling_lib.inference.layout import Layout
 from scaling_lib.inference.paging import mean_room
 from scaling_lib.inference.speed import Speed
 from scaling_lib.inference.step import Step, largest_batch, layout_json
+from scaling_lib.training.either import Number
 from scaling_lib.training.money import bill
 from scaling_lib.transformer import Transformer
 
@@ -92,12 +93,10 @@ class ServingEstimate:
 
     def _tpot(self, seconds: Seconds) -> float:
         step_s = seconds(self.decode)
-        if self.engine != "continuous":
-            return step_s
         if self.mixed is not None and self.chunk:
             share = self.batch * self.prefill.new / (self.output * self.chunk)  # of steps that have a chunk in them
             return share * seconds(self.mixed) + (1 - share) * step_s
-        return step_s + self.batch / self.output * seconds(self.prefill)
+        return token_s(self.engine, step_s, seconds(self.prefill), self.batch, self.output)
 
     @property
     def request_s(self) -> float:
@@ -255,7 +254,7 @@ def serve(
     chunk = None if chunk is None else units.size("chunk", chunk)
     how: dict[str, Any] = {"prompt": input, "chunk": chunk, "cached": cached, "cache": room, "speed": speed}
     one = decode_step(model, slice, layout, 1, context=middle, cache=room, reads=reads, speed=speed)
-    model, slice = one.model, one.slice
+    model, slice, apart = one.model, one.slice, engine == "disaggregated"
     reading = prefill(model, slice, layout, **how)
     beside = float(reading.memory.working) if engine == "continuous" else 0.0
     most = largest_batch(one, beside_bytes=beside)
@@ -265,9 +264,8 @@ def serve(
         raise ValueError(f"{layout} on {slice}: {one.lacking}")
     batch = most if batch is None else units.size("batch", batch)
     decode = decode_step(model, slice, layout, batch, context=middle, cache=room, reads=reads, speed=speed)
-    if engine == "static":
-        reading = prefill(model, slice, layout, batch=batch, **how)
-    apart = engine == "disaggregated"
+    if not apart:  # on the same devices, so the weights lie as they do for decode
+        reading = prefill(model, slice, decode.layout, batch=batch if engine == "static" else 1, **how)
     ratio = disaggregation.servers(prefill_s=reading.seconds, step_s=decode.seconds, batch=batch, output=output)
     return ServingEstimate(
         engine=engine, input=input, output=output, batch=batch, max_batch=most, prefill=reading, decode=decode,
@@ -275,6 +273,11 @@ def serve(
         prefill_servers=float(ratio) if apart else 0.0, usd_per_chip_hour=_price(slice, usd_per_chip_hour),
         transfer_s=disaggregation.transfer_s(model, slice, tokens=input, kv=layout.kv) if apart else 0.0,
     )  # fmt: skip
+
+
+def token_s(engine: Engine, step_s: Number, prefill_s: Number, batch: Number, output: Number) -> Number:
+    """Mean seconds from token to token; numbers or arrays. In a continuous batch each step has batch/output prefills beside it."""
+    return step_s + batch / output * prefill_s if engine == "continuous" else step_s
 
 
 def _price(slice: Slice, given: float | None) -> float | None:
