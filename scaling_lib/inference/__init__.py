@@ -10,7 +10,8 @@ from scaling_lib.inference.forward import Memory
 from scaling_lib.inference.layout import Layout, why_not
 from scaling_lib.inference.limits import critical_batch, max_batch, max_context
 from scaling_lib.inference.prefix import Prefix, prefix
-from scaling_lib.inference.serve import ServingEstimate, serve
+from scaling_lib.inference.serve import serve
+from scaling_lib.inference.server import ServingEstimate
 from scaling_lib.inference.speculation import Speculation, speculate
 from scaling_lib.inference.speed import Speed
 from scaling_lib.inference.step import Step
