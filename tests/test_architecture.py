@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "search": {*CORE},
     "serving": {*CORE},
     "validation": {*CORE},
-    "show": {*CORE, "validation"},
+    "show": {*CORE, "serving", "validation"},
     "xla": {*CORE},
     "cli": {*CORE, "search", "serving", "show", "validation", "xla"},
 }

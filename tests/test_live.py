@@ -733,7 +733,7 @@ def test_the_page_runs_the_very_files_of_this_library(archive):
     assert not any(name.startswith("scaling_lib/xla/") for name in shipped)
     left_out = {name for name in ours if name.endswith(".py") and not name.startswith("scaling_lib/xla/")} - set(shipped)
     imports = {name: imported(ours[name]) for name in left_out}
-    missing = {"numpy", "jax", "matplotlib", "tabulate", "tqdm", "typer", "rich"}
+    missing = {"numpy", "jax", "matplotlib", "simpy", "tabulate", "tqdm", "typer", "rich"}
     explained = set()
     while more := {name for name in left_out - explained if imports[name] & missing}:  # and what imports a file left out
         explained |= more

@@ -66,7 +66,7 @@ class Report:
         requests: what happened to each of them.
         wait_s: from arrival to the start of its prefill.
         ttft_s: from arrival to its first token.
-        tpot_s: of its other tokens, each on average; None if all have one token.
+        tpot_s: from its first token to its last, over the others: its average; None if all have one token.
         gap_s: from each token to the next, over all tokens of the run: what a reader sees stall. Steps of a batch that does not
             change count with their average.
         latency_s: from arrival to its last token.

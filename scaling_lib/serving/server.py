@@ -34,7 +34,7 @@ class Server:
         words: what it is.
 
     Raises:
-        ValueError: for a `kv_tokens` below 1.
+        ValueError: for times that are no functions, and a `kv_tokens` below 1.
     """
 
     prefill_s: Callable[[int], float] = field(repr=False)
@@ -44,6 +44,11 @@ class Server:
     words: str = ""
 
     def __post_init__(self) -> None:
+        for name, seconds in (("prefill_s", self.prefill_s), ("step_s", self.step_s)):
+            if not callable(seconds):
+                raise ValueError(f"{name}={seconds!r} is no function of tokens; give one, even if it always gives the same")
+        if self.transfer_s is not None and not callable(self.transfer_s):
+            raise ValueError(f"transfer_s={self.transfer_s!r} is no function of tokens; give one, or None for no time")
         if self.kv_tokens is not None:
             units.size("kv_tokens", self.kv_tokens)
 

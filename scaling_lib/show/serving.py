@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from matplotlib.axes import Axes
@@ -22,7 +23,7 @@ _TIMES = {
     "tpot_s": "time per output token (s)",
     "latency_s": "time to the last token (s)",
 }
-_LEFT, _RIGHT, _TOP, _ROW, _GAP = 44, 336, 30, 20, 4
+_LEFT, _TOP, _ROW, _GAP = 58, 30, 20, 4
 _FILLS = {
     "waits": 'fill="currentColor" fill-opacity="0.18"',
     "prefill": f'fill="{COLORS["mxu"]}"',
@@ -48,7 +49,7 @@ def percentiles(
         ax: axes to draw into; new ones if not given.
 
     Returns:
-        The axes, both logarithmic. The band around a dashed line is its 95 % confidence interval.
+        The axes, times logarithmic. The band around a dashed line is its 95 % confidence interval.
 
     Raises:
         ValueError: for another time, no reports, one without that time or without a rate, and an engine overloaded in all.
@@ -78,7 +79,8 @@ def percentiles(
         ax.fill_between(rates, low, high, color=color, alpha=0.2, linewidth=0)
     if limit_s is not None:
         ax.axhline(units.number("limit_s", limit_s), color=NEUTRAL, linewidth=1.2, linestyle=":")
-    ax.legend(loc="upper left")
+    ax.set_xscale("linear")
+    ax.legend(loc="best")
     return ax
 
 
@@ -114,14 +116,16 @@ def timeline(report: Report, *, first: int = 0, count: int = 12) -> Drawing:
     Derived in chapters/07-inference.md.
     """
     requests = report.requests
-    if not 1 <= units.size("count", count) <= MOST:
+    if units.size("count", count) > MOST:
         raise ValueError(f"count={count} rows are too many to draw; give up to {MOST}")
     if not 0 <= first <= len(requests.output) - count:
         raise ValueError(f"first={first}, count={count}: the report has requests 0 to {len(requests.output) - 1}")
     shown = range(first, first + count)
     began_s = float(requests.arrival_s[first])
     ended_s = max(float(requests.finish_s[request]) for request in shown)
-    per_s = (_RIGHT - _LEFT) / (ended_s - began_s)
+    tokens = [Label(f"{requests.prompt[request]}+{requests.output[request]}", WIDTH - 2, 0, "end") for request in shown]
+    right = WIDTH - 10 - max(label.width for label in tokens)
+    per_s = (right - _LEFT) / (ended_s - began_s)
     bottom = _TOP + count * _ROW
     parts = [str(Label("tokens", WIDTH - 2, _TOP - 10, "end")), str(Label("request", 2, _TOP - 10))]
     for row, request in enumerate(shown):
@@ -132,10 +136,9 @@ def timeline(report: Report, *, first: int = 0, count: int = 12) -> Drawing:
             f'width="{(end_s - start_s) * per_s:.2f}" height="{_ROW - _GAP}" {_FILLS[name]}/>'
             for name, start_s, end_s in _phases(requests, request)
         ]
-        tokens = f"{requests.prompt[request]}+{requests.output[request]}"
-        parts += [str(Label(str(request), _LEFT - 8, base, "end")), str(Label(tokens, WIDTH - 2, base, "end"))]
+        parts += [str(Label(str(request), _LEFT - 8, base, "end")), str(replace(tokens[row], y=base))]
     span = units.human(ended_s - began_s, "s")
-    parts += [str(Label("0", _LEFT, bottom + 14)), str(Label(span, _RIGHT, bottom + 14, "end")), *_legend(bottom + 26)]
+    parts += [str(Label("0", _LEFT, bottom + 14)), str(Label(span, right, bottom + 14, "end")), *_legend(bottom + 26)]
     description = f"Requests {first} to {shown[-1]} of {report.engine}, over {span}: " + "; ".join(
         f"{request} "
         + ", ".join(f"{name} {units.human(end_s - start_s, 's')}" for name, start_s, end_s in _phases(requests, request))
