@@ -309,6 +309,57 @@ def test_engines_that_do_the_same_agree():
     )
 
 
+def step_by_step(engine, times_s, prompt, output):
+    """Continuous batching on one server, the slow way: one step at a time, looking at every request after each."""
+    server, room = engine.server, engine.server.kv_tokens or math.inf
+    first_s, finish_s, held, now_s, begun = {}, {}, {}, 0.0, 0  # held: the tokens of each in the batch; begun: of a prompt
+    waits = list(range(len(prompt)))
+    while len(finish_s) < len(prompt):
+        reading, read, left, seconds = [waits[0]] if begun else [], [], engine.chunk or 0, 0.0
+        while True:
+            if not reading and waits and times_s[waits[0]] <= now_s:
+                together = [*held, *read, waits[0]]
+                if len(together) <= engine.batch and sum(prompt[one] + output[one] for one in together) <= room:
+                    reading = [waits[0]]
+            if not reading or (engine.chunk and not left):
+                break
+            (one,) = reading
+            tokens = min(left, prompt[one] - begun) if engine.chunk else prompt[one]
+            seconds += server.prefill_s(begun + tokens) - (server.prefill_s(begun) if begun else 0)
+            begun, left = begun + tokens, left - tokens
+            if begun == prompt[one]:
+                read.append(waits.pop(0))
+                reading, begun = [], 0
+                if not engine.chunk:
+                    break
+        steps = bool(held) and (bool(engine.chunk) or not read)
+        if steps:
+            seconds += server.step_s(len(held), sum(held.values()))
+        if not seconds:
+            now_s = times_s[waits[0]]
+        now_s += seconds
+        if steps:
+            held = {one: tokens + 1 for one, tokens in held.items()}
+        for one in read:
+            first_s[one] = now_s
+            held[one] = prompt[one] + 1
+        for one in [one for one, tokens in held.items() if tokens == prompt[one] + output[one]]:
+            finish_s[one] = now_s
+            del held[one]
+    return [[of[one] for one in range(len(prompt))] for of in (first_s, finish_s)]
+
+
+@given(cases(), st.sampled_from([None, 1, 7, 64]), st.integers(1, 6))
+@settings(deadline=None, max_examples=100)
+def test_runs_of_steps_are_those_of_single_ones(case, chunk, batch):
+    engine, times_s, prompt, output = case
+    exact = replace(EXACT, kv_tokens=engine.kv_tokens)
+    times_s = [round(16 * time_s) / 4 for time_s in times_s]
+    engine = Continuous(exact, batch=batch, chunk=chunk)
+    found = trace(engine, times_s, prompt, output).requests
+    assert step_by_step(engine, times_s, prompt, output) == [found.first_s.tolist(), found.finish_s.tolist()]
+
+
 def test_runs_of_steps_do_not_skip_over_arrivals():
     """A slow stream of requests that change nothing but where runs of steps are cut: to a second server of three."""
     many = Workload(arrivals=Regular(50), prompt=10, output=40, requests=300)
