@@ -77,6 +77,8 @@ def percentiles(
         ax.plot(rates, [each.value for each in p99], "--", color=color)
         low, high = ([each.value + sign * (each.half or 0.0) for each in p99] for sign in (-1, 1))
         ax.fill_between(rates, low, high, color=color, alpha=0.2, linewidth=0)
+    for dash, share in (("-", "50 %"), ("--", "99 %")):
+        ax.plot([], [], dash, color=NEUTRAL, label=f"{share} of requests")
     if limit_s is not None:
         ax.axhline(units.number("limit_s", limit_s), color=NEUTRAL, linewidth=1.2, linestyle=":")
     ax.set_xscale("linear")
