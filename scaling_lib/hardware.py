@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from scaling_lib import catalog, units
 
-__all__ = ["CHIPS", "Chip", "Slice", "chip", "quantities", "slice_of"]
+__all__ = ["CHIPS", "Chip", "Slice", "chip", "quantities", "slice_of", "tpu_shapes"]
 
 N = TypeVar("N", int, float)
 
@@ -297,7 +297,7 @@ def _why_not(chip: Chip, shape: tuple[int, ...]) -> str | None:
         if shape[0] > chip.fabric_chips:
             return f"one {chip} fabric joins at most {chip.fabric_chips} GPUs"
         return None
-    if shape in (shapes := _tpu_shapes(chip)):
+    if shape in (shapes := tpu_shapes(chip)):
         return None
     if len(shape) != len(chip.pod_shape):
         why = f"its torus has {len(chip.pod_shape)} axes"
@@ -332,7 +332,8 @@ def _tpu_shapes_of_pod(pod_shape: tuple[int, ...]) -> frozenset[tuple[int, ...]]
     return frozenset(hosts_fit | {(1,) * len(pod_shape)})
 
 
-def _tpu_shapes(chip: Chip) -> frozenset[tuple[int, ...]]:
+def tpu_shapes(chip: Chip) -> frozenset[tuple[int, ...]]:
+    """Shapes of all slices of a TPU generation, every turn of each."""
     return _tpu_shapes_of_pod(chip.pod_shape)
 
 
@@ -346,8 +347,8 @@ def _cloud_name(text: str) -> str | None:
     chips, rest = divmod(number, of.cores) if counts_cores else (number, 0)
     if rest or not chips:
         return f"it counts {'cores, two per chip' if counts_cores else 'chips'}, and {number} is no whole number of chips"
-    same = [shape for shape in _tpu_shapes(of) if math.prod(shape) == chips and list(shape) == sorted(shape)]
-    same = same or [shape for shape in _tpu_shapes(of) if math.prod(shape) == chips]
+    same = [shape for shape in tpu_shapes(of) if math.prod(shape) == chips and list(shape) == sorted(shape)]
+    same = same or [shape for shape in tpu_shapes(of) if math.prod(shape) == chips]
     counted = f"it counts {'cores, two per chip' if counts_cores else 'chips'}, so {number} is {chips} chips"
     if not same:
         return f"{counted}, and no {of} slice has that many"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 from scaling_lib.hardware import Slice
 from scaling_lib.inference.facts import Facts
@@ -18,7 +19,7 @@ from scaling_lib.training import Plan
 from scaling_lib.training.either import Number, ceil_div, maximum
 from scaling_lib.training.step import Rates
 from scaling_lib.training.traffic import Traffic, seconds
-from scaling_lib.training.wires import Placement, Wires, wires_along
+from scaling_lib.training.wires import Placement, Wires, physical, wires_along
 
 OPS = ("weights", "math", "cache", "attention", "elementwise")
 
@@ -119,10 +120,12 @@ def rates(slice: Slice, layout: Layout, speed: Speed) -> Rates:
 
 def wires_of(slice: Slice, placement: Placement, speed: Speed) -> dict[str, Wires]:
     """What a byte costs each of `layout.GROUPS`."""
+    how: dict[str, Any] = {"ici": speed.ici, "hop_s": speed.hop_s, "start_s": speed.start_s}
+    alone = Wires(uses=(0,) * len(physical(slice)))
     return {
-        name: wires_along(
-            slice, placement, members, AXES[: AXES.index(members[0])], ici=speed.ici, hop_s=speed.hop_s, start_s=speed.start_s
-        )
+        name: wires_along(slice, placement, members, AXES[: AXES.index(members[0])], **how)
+        if any(ways > 1 for axis in members for ways in placement.get(axis, {}).values())
+        else alone
         for name, members in GROUPS.items()
     }
 
