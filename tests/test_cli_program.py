@@ -17,7 +17,7 @@ from scaling_lib.cli.app import app
 from scaling_lib.xla import tpu
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("chips", "models", "matmul", "count", "plan", "compile", "validate")
+COMMANDS = ("chips", "models", "matmul", "count", "plan", "serve", "compile", "validate")
 PROGRAM = [sys.executable, "-c", "import sys; from scaling_lib.cli import main; sys.exit(main())"]
 SMALL = ["plan", "llama-3-8b", "v5p:2x2x2", "--batch", "16"]
 LLAMA_1B = {

@@ -1,4 +1,4 @@
-"""Whole numbers as people write them: 8192, 8Ki, 4M, 4e6, 1_000."""
+"""Numbers as people write them: 8192, 8Ki, 4M, 4e6, 1_000; and times: 25ms."""
 
 from __future__ import annotations
 
@@ -46,3 +46,21 @@ def number(option: str, given: str) -> float:
 def size(option: str, given: str) -> int:
     """The same for the size of an array's dimension."""
     return units.size(option, quantity(option, given))
+
+
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+def duration(option: str, given: str) -> float:
+    """Seconds that were written as 25ms, 0.5s or 800us; a bare number would not say which.
+
+    Raises:
+        ValueError: for what does not read so, and what is not above zero; names the option.
+    """
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{0,15})?(?:[eE][+-]?[0-9]{1,2})?) ?(s|ms|us|µs|ns)", given.strip())
+    if not match:
+        raise ValueError(f"{option}={given!r} does not read as a time; write it like 25ms, 0.5s or 800us")
+    seconds = float(match[1]) * SECONDS[match[2]]
+    if seconds <= 0:
+        raise ValueError(f"{option}={given} must be above zero")
+    return seconds

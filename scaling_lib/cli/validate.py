@@ -12,23 +12,28 @@ from scaling_lib.cli import quantities, screen
 from scaling_lib.cli.status import Missing
 
 if TYPE_CHECKING:
-    from scaling_lib.validation import Report
+    from scaling_lib.validation import Report, ServingReport
 
 EXAMPLES = """
 scaling-lib validate training
 scaling-lib validate training --rows --splits 10
 scaling-lib validate training --json
 scaling-lib validate memory
+scaling-lib validate serving --rows
 """
-WHAT = ("training", "memory")
-NUMBERS = ("runs", "chips", "efficiency", "in sample", "held out", "worst", "published", "predicted", "compiled", "error")
+WHAT = ("training", "memory", "serving")
+NUMBERS = (
+    "runs", "chips", "efficiency", "in sample", "held out", "worst",
+    "published", "measured", "bound", "predicted", "compiled", "error",
+)  # fmt: skip
 
 
 def run(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="|".join(WHAT), help="Step times of published runs, or memory of training steps compiled for TPUs."
+            metavar="|".join(WHAT),
+            help="Step times of published runs, memory of training steps compiled for TPUs, or published results of serving.",
         ),
     ],
     rows: Annotated[bool, typer.Option("--rows", help="Every run as well.")] = False,
@@ -40,7 +45,7 @@ def run(
     """Predicted against published, or against the TPU compiler.
 
     Of training runs: errors where nothing was fitted on the run, by chip, code base and precision. Of memory: every recorded
-    program.
+    program. Of serving: the bound that nothing beats, and errors where nothing was fitted on the result.
     """
     if what not in WHAT:
         raise ValueError(f"{what!r} cannot be validated; {units.near(what, WHAT)}")
@@ -49,6 +54,9 @@ def run(
         return
     from scaling_lib import validation
 
+    if what == "serving":
+        print(_serving(validation.inference(), rows, json))
+        return
     report = validation.training(quantities.size("--splits", splits))
     if json:
         print(screen.to_json(report.to_json()))
@@ -88,6 +96,25 @@ def _memory(json: bool) -> str:
     ]
     says = f"peak memory of a device in {len(rows)} training steps, compiled for TPUs and recorded"
     return f"{screen.text(says)}\n\n{screen.table(rows, numbers=NUMBERS)}"
+
+
+def _serving(report: ServingReport, every: bool, json: bool) -> str:
+    if json:
+        return screen.to_json(report.to_json())
+    rows = [
+        {
+            "id": row.id,
+            "model": row.model,
+            "chip": row.chip,
+            "kind": row.kind,
+            "measured": units.human(row.measured_s, "s"),
+            "bound": units.human(row.bound_s, "s"),
+            "predicted": "-" if row.predicted_s is None else units.human(row.predicted_s, "s"),
+            "error": "-" if row.error is None else f"{row.error:+.1%}",
+        }
+        for row in report.rows
+    ]
+    return "\n\n".join([screen.text(str(report)), *([screen.table(rows, numbers=NUMBERS)] if every else [])])
 
 
 def _figures(report: Report) -> list[dict[str, str]]:

@@ -55,9 +55,10 @@ class Pareto:
 
     def explain(self) -> str:
         """The answer in words."""
+        looked = f"{len(self.slices)} slice{'s' * (len(self.slices) > 1)}"
         lines = [
             f"{self.model}, requests of {self.input} + {self.output} tokens: {self.servers:,} servers, "
-            f"{self.layouts:,} layouts on {len(self.slices)} slices, priced in {units.human(self.seconds, 's')}",
+            f"{self.layouts:,} layouts on {looked}, priced in {units.human(self.seconds, 's')}",
         ]
         if self.front:
             fastest, cheapest = self.front[0], self.front[-1]
