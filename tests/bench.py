@@ -116,6 +116,17 @@ began = time.process_time()
 plans = best_training_plans("Llama-3.1 405B", "v5p:16x16x24", 2048, T=8192).plans
 print(plans, time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
+# Processor time of all servers of one generation.
+PARETO = """
+import time
+from scaling_lib.inference import Layout
+from scaling_lib.search import serving_pareto
+
+for name, chip in (("Llama-3 70B", "v5e"), ("Llama-3 70B", "v5p"), ("DeepSeek-V3", "tpu7x")):
+    began = time.process_time()
+    serving_pareto(name, chip, input=2048, output=256, base=Layout(weights="int8", kv="int8"))
+    print(f"{name} on all {chip}", time.process_time() - began, sep=":")
+"""
 # Processor time of 100,000 requests at three quarters of what each engine can do; the report included.
 SERVED = """
 import time
@@ -172,10 +183,14 @@ def search():
 
 
 def served():
-    """Seconds of simulated servers, with their limits."""
-    out = subprocess.run([sys.executable, "-c", SERVED], check=True, cwd=ROOT, capture_output=True, text=True).stdout
-    taken = dict(line.split(":") for line in out.splitlines())
-    return {f"100,000 requests served, {name} (s)": (float(seconds), 3) for name, seconds in taken.items()}
+    """Seconds of simulated servers, and of looking for the best ones, with their limits."""
+
+    def figures(code):
+        out = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True).stdout
+        return {name: float(seconds) for name, seconds in (line.split(":") for line in out.splitlines())}
+
+    simulated = {f"100,000 requests served, {name} (s)": (taken, 3) for name, taken in figures(SERVED).items()}
+    return simulated | {f"Pareto front of {name} (s)": (taken, 2) for name, taken in figures(PARETO).items()}
 
 
 # Both run in the page and measure there; each ends with the next frame that the browser draws.

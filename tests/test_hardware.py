@@ -171,7 +171,7 @@ def test_count_of_slices_is_checked(count):
 
 @given(st.sampled_from(TPUS), st.data())
 def test_every_slice_that_can_be_built_reads_back_from_its_name(c, data):
-    shape = data.draw(st.sampled_from(sorted(hardware._tpu_shapes(c))))
+    shape = data.draw(st.sampled_from(sorted(hardware.tpu_shapes(c))))
     s = slice_of(hardware.Slice(c, shape).name)
     assert s.shape == shape
     assert s.chips <= c.pod_chips
@@ -307,7 +307,7 @@ def test_a_cloud_name_is_refused_with_the_slice_that_cloud_builds(pair):
 def test_2d_slices_are_those_that_the_vendor_lists():
     listed = {(1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16)}
     for name in ("v5e", "v6e"):
-        assert {tuple(sorted(shape)) for shape in hardware._tpu_shapes(chip(name))} == listed
+        assert {tuple(sorted(shape)) for shape in hardware.tpu_shapes(chip(name))} == listed
         assert slice_of(f"{name}:4x2").shape == (4, 2)
 
 

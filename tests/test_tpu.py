@@ -389,7 +389,7 @@ def test_a_function_without_arguments_compiles_where_out_says():
 
 def test_every_slice_that_can_be_built_is_taken_or_refused_by_name():
     for kind in ("v4", "v5e", "v5p", "v6e", "tpu7x"):
-        for shape in hardware._tpu_shapes(chip(kind)):
+        for shape in hardware.tpu_shapes(chip(kind)):
             found = hardware.Slice(chip(kind), shape)
             if max(shape) <= topology.MOST_CHIPS_AN_AXIS:
                 assert topology.resolve(found) == found

@@ -30,7 +30,8 @@ class Speed:
         efficiency: part of the dense peak that matmuls reach.
         hbm_efficiency: part of the memory's peak bandwidth.
         ici: which figure of a TPU link: what large transfers achieve, or what the vendor states.
-        hop_s: seconds a hop takes at least: the floor of a collective, which small batches meet.
+        hop_s: seconds a hop takes at least: the floor of a collective, which small batches meet. It holds for DCN as well, where
+            tens of microseconds are usual: give more for a layout that splits layers over slices or nodes.
         start_s: seconds before the first byte of a collective moves.
         causal: whether attention skips the scores that its mask hides.
 
