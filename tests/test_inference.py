@@ -518,6 +518,7 @@ def test_text_and_json_say_the_same():
     text = str(step)
     for word in ("tensor 8 · kv_batch 2", units.human(step.seconds, "s"), f"{step.binds} binds", "fits"):
         assert word in text
+    assert f"as long from a batch of {units.human(step.critical_batch)} on" in text
     assert str(Layout()) == "one device, weights bf16, cache bf16"
 
 

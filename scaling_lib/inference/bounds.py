@@ -37,12 +37,12 @@ class Bound:
 
     @property
     def tokens_per_s(self) -> float:
-        """New tokens, all chips together: at most."""
+        """New tokens of all chips together, at most."""
         return self.output / self.request_s
 
     @property
     def tokens_per_s_per_chip(self) -> float:
-        """New tokens of a chip: at most."""
+        """New tokens of a chip, at most."""
         return self.tokens_per_s / self.chips
 
 

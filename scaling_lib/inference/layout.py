@@ -92,7 +92,7 @@ class Layout:
 
     @property
     def split(self) -> int:
-        """Ways that share heads and hidden widths: tensor · sequence · kv_batch."""
+        """Ways that share heads and hidden widths, tensor · sequence · kv_batch."""
         return self.tensor * self.sequence * self.kv_batch
 
     @property

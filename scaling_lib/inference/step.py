@@ -68,9 +68,10 @@ class Step:
 
     @cached_property
     def parts_s(self) -> dict[str, float]:
-        """Seconds of every part that takes any, each on its own: "weights" and "cache" are read, "math" and "attention" computed.
+        """Seconds of every part that takes any, each on its own.
 
-        The rest are "elementwise" and collectives by what asks for them.
+        "weights" and "cache" are read, "math" and "attention" computed; "elementwise" is the memory traffic of all else, and
+        collectives have the name of what asks for them.
         """
         names = dict.fromkeys(name for each in self.passes for name in each.parts_s)
         found = {name: math.fsum(float(each.parts_s.get(name, 0.0)) for each in self.passes) for name in names}
@@ -113,10 +114,13 @@ class Step:
         what = f"{self.batch} sequences, {self.new} new of {self.context} tokens each"
         low, high = units.human(self.lower_s, "s"), units.human(self.upper_s, "s")
         fits = "fits" if self.fits else f"does not fit: {self.lacking}"
+        binds = f"{self.binds} binds"
+        if self.binds == "weights":
+            binds += f"; math would take as long from a batch of {units.human(self.critical_batch)} on"
         return "\n".join(
             [
                 f"{self.phase} of {self.model} on {self.slice}: {self.layout}; {what}",
-                f"{units.human(self.seconds, 's')} ({low} to {high}), {rate} tokens/s; {self.binds} binds",
+                f"{units.human(self.seconds, 's')} ({low} to {high}), {rate} tokens/s; {binds}",
                 "time: " + ", ".join(f"{name} {units.human(seconds, 's')}" for name, seconds in self.parts_s.items()),
                 f"memory {held} of {usable} a device, {fits}",
                 "of it " + ", ".join(f"{name} {units.human(size, 'GiB')}" for name, size in self.memory.parts.items() if size),
