@@ -518,7 +518,8 @@ def test_text_and_json_say_the_same():
     text = str(step)
     for word in ("tensor 8 · kv_batch 2", units.human(step.seconds, "s"), f"{step.binds} binds", "fits"):
         assert word in text
-    assert f"as long from a batch of {units.human(step.critical_batch)} on" in text
+    short = decode_step(LLAMA_70B, V5E16, Layout(tensor=16), 3, context=100)
+    assert f"weights binds; math would take as long from a batch of {units.human(short.critical_batch)} on" in str(short)
     assert str(Layout()) == "one device, weights bf16, cache bf16"
 
 
