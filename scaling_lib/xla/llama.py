@@ -26,6 +26,8 @@ Tree = Any  # of arrays
 Rules = Mapping[str, str | tuple[str, ...]]
 Remat = Literal["none"] | Collection[str] | Callable[..., Any]
 Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Tree]]
+Memory = Callable[[Tree, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Tree]]
 
 WEIGHTS = {
     "embedding": "VD",
@@ -35,7 +37,17 @@ WEIGHTS = {
 }  # fmt: skip
 """The dimensions of every weight. Those with an L belong to the layers."""
 
-AXES = WEIGHTS | {"keys": "LBSKH", "values": "LBSKH", "tokens": "BT", "targets": "BT", "lengths": "B", "positions": "B"}
+OUTPUTS = {
+    "embedding": "V", "query": "LNH", "key": "LKH", "value": "LKH", "out": "LD", "gate": "LF", "up": "LF", "down": "LD",
+    "head": "V",
+}  # fmt: skip
+"""The dimensions of scales beside weights in int8: one for each output of a matrix, and for each row of the embedding."""
+
+AXES = {
+    **WEIGHTS, **{f"{name}_scale": axes for name, axes in OUTPUTS.items()},
+    "keys": "LBSKH", "values": "LBSKH", "keys_scale": "LBKS", "values_scale": "LBKS",
+    "tokens": "BT", "targets": "BT", "lengths": "B", "positions": "B",
+}  # fmt: skip
 """The dimensions of every array by name: weights, the cache, and what a batch holds."""
 
 RULES: Rules = {"B": "X", "N": "Y", "K": "Y", "F": "Y", "V": "Y", "D": "X"}
@@ -104,7 +116,7 @@ def shardings(mesh: Mesh | AbstractMesh, tree: Tree, rules: Rules = RULES) -> Tr
     if idle := [axis for axis in mesh.axis_names if not any(axis in _over(names) for names in rules.values())]:
         raise ValueError(f"mesh has the axis {idle[0]!r}, which no rule names; rules have {dict(rules)}")
 
-    def cut(path: Any, leaf: Any) -> NamedSharding:
+    def placed(path: Any, leaf: Any) -> NamedSharding:
         name = next((str(key.key) for key in reversed(path) if isinstance(key, jax.tree_util.DictKey)), "")
         spec = layout(AXES.get(name, ""), mesh, rules)
         for letter, size, over in zip(AXES.get(name, ""), leaf.shape, spec, strict=True):
@@ -113,7 +125,7 @@ def shardings(mesh: Mesh | AbstractMesh, tree: Tree, rules: Rules = RULES) -> Tr
                 raise ValueError(f"{name}: {letter}={size} is no multiple of {'·'.join(axes)}={parts}; leave it out of the rules")
         return NamedSharding(mesh, spec)
 
-    return jax.tree_util.tree_map_with_path(cut, tree)
+    return jax.tree_util.tree_map_with_path(placed, tree)
 
 
 def specs(mesh: Mesh | AbstractMesh, tree: Tree, rules: Rules = RULES) -> Tree:
@@ -136,8 +148,8 @@ def layout(axes: str, mesh: Mesh | AbstractMesh, rules: Rules) -> Any:
     return PartitionSpec(*(found.get(letter) or None for letter in axes))  # type: ignore[no-untyped-call]
 
 
-def _cut(x: jax.Array, axes: str, rules: Rules) -> jax.Array:
-    """An activation, cut over the mesh in whose context the program runs or is compiled."""
+def cut(x: jax.Array, axes: str, rules: Rules) -> jax.Array:
+    """An array whose dimensions have these letters, cut over the mesh in whose context the program runs or is compiled."""
     mesh = jax.sharding.get_abstract_mesh()
     return x if mesh.empty else lax.with_sharding_constraint(x, layout(axes, mesh, rules))
 
@@ -158,59 +170,70 @@ def rope(x: jax.Array, positions: jax.Array) -> jax.Array:
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
 
 
-def dense_attention(query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array) -> jax.Array:
+def dense_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array, scales: tuple[jax.Array, jax.Array] | None = None
+) -> jax.Array:
     """Causal attention that computes every score, masked ones too: query[B, T, N, H], key and value[B, S, K, H] -> [B, T, N, H].
 
-    A query at `positions` [B, T], or [1, T] for all sequences, sees the keys at places up to its own.
+    A query at `positions` [B, T], or [1, T] for all sequences, sees the keys at places up to its own. Keys and values of few
+    bits have `scales` [B, K, S] each, by which scores and weights are multiplied in their place.
     """
     (B, T, N, H), (_, S, K, _) = query.shape, key.shape
     grouped = query.reshape(B, T, K, N // K, H)
     scores = jnp.einsum("BTKGH,BSKH->BKGTS", grouped, key, preferred_element_type=jnp.float32) * H**-0.5
+    if scales is not None:
+        scores = scores * scales[0][:, :, None, None].astype(scores.dtype)
     seen = jnp.arange(S) <= positions[..., None]
     scores = named(jnp.where(seen[:, None, None], scores, -jnp.inf), "attention.scores")
-    weights = jax.nn.softmax(scores).astype(value.dtype)
+    weights = jax.nn.softmax(scores)
+    if scales is not None:
+        weights = weights * scales[1][:, :, None, None].astype(weights.dtype)
+    weights = weights.astype(value.dtype)
     context = jnp.einsum("BKGTS,BSKH->BTKGH", weights, value).reshape(B, T, N, H)
     found: jax.Array = named(context, "attention.context")
     return found
 
 
-def _layer(
-    x: jax.Array, weights: Tree, positions: jax.Array, cache: Tree, rules: Rules, attention: Attention
-) -> tuple[jax.Array, Tree]:
-    """x[B, T, D] after one layer, and the layer's keys and values: with a cache, all that it holds; without, the new ones."""
-    w = {name: weight.astype(x.dtype) for name, weight in weights.items()}
+def _layer(x: jax.Array, weights: Tree, positions: jax.Array, rules: Rules, attend: Attend) -> tuple[jax.Array, Tree]:
+    """x[B, T, D] after one layer, and what `attend` keeps. It takes query [B, T, N, H], and new key and value [B, T, K, H]."""
+    w = {name: _wide(weights, name, x.dtype) for name in weights if not name.endswith("_scale")}
 
     x = named(x, "input")
     h = named(_norm(x, w["attention_norm"]), "attention.norm")
-    query = rope(_cut(jnp.einsum("BTD,DNH->BTNH", h, w["query"]), "BTNH", rules), positions)
-    key = rope(_cut(jnp.einsum("BTD,DKH->BTKH", h, w["key"]), "BTKH", rules), positions)
-    value = _cut(jnp.einsum("BTD,DKH->BTKH", h, w["value"]), "BTKH", rules)
+    query = rope(cut(jnp.einsum("BTD,DNH->BTNH", h, w["query"]), "BTNH", rules), positions)
+    key = rope(cut(jnp.einsum("BTD,DKH->BTKH", h, w["key"]), "BTKH", rules), positions)
+    value = cut(jnp.einsum("BTD,DKH->BTKH", h, w["value"]), "BTKH", rules)
     query, key, value = named(query, "attention.query"), named(key, "attention.key"), named(value, "attention.value")
-    held = {"keys": key, "values": value}
-    if cache is not None:
-        at = jnp.arange(x.shape[0])[:, None], positions
-        held = {name: cache[name].at[at].set(new.astype(cache[name].dtype)) for name, new in held.items()}
-    context = attention(query, held["keys"].astype(x.dtype), held["values"].astype(x.dtype), positions)
-    context = _cut(context, "BTNH", rules)
-    x = _cut(x + named(jnp.einsum("BTNH,NHD->BTD", context, w["out"]), "attention.out"), "BTD", rules)
+    context, kept = attend(query, key, value)
+    context = cut(context, "BTNH", rules)
+    x = cut(x + named(jnp.einsum("BTNH,NHD->BTD", context, w["out"]), "attention.out"), "BTD", rules)
 
     h = named(_norm(x, w["mlp_norm"]), "mlp.norm")
-    gate = named(_cut(jnp.einsum("BTD,DF->BTF", h, w["gate"]), "BTF", rules), "mlp.gate")
-    up = named(_cut(jnp.einsum("BTD,DF->BTF", h, w["up"]), "BTF", rules), "mlp.up")
+    gate = named(cut(jnp.einsum("BTD,DF->BTF", h, w["gate"]), "BTF", rules), "mlp.gate")
+    up = named(cut(jnp.einsum("BTD,DF->BTF", h, w["up"]), "BTF", rules), "mlp.up")
     hidden = named(jax.nn.silu(gate) * up, "mlp.hidden")
-    x = _cut(x + named(jnp.einsum("BTF,FD->BTD", hidden, w["down"]), "mlp.down"), "BTD", rules)
-    return x, held
+    x = cut(x + named(jnp.einsum("BTF,FD->BTD", hidden, w["down"]), "mlp.down"), "BTD", rules)
+    return x, kept
+
+
+def _wide(weights: Tree, name: str, dtype: Any) -> jax.Array:
+    """A weight in the dtype of the matmul; one in int8 has a scale for each output."""
+    weight: jax.Array = weights[name].astype(dtype)
+    return weight * weights[f"{name}_scale"].astype(dtype) if f"{name}_scale" in weights else weight
 
 
 def _embed(params: Tree, tokens: jax.Array, rules: Rules, dtype: Any) -> jax.Array:
     x = params["embedding"][tokens]
-    return _cut(x.astype(dtype or x.dtype), "BTD", rules)
+    if "embedding_scale" in params:
+        x = x * params["embedding_scale"][tokens][..., None]
+    return cut(x.astype(dtype or x.dtype), "BTD", rules)
 
 
 def _logits(params: Tree, x: jax.Array, rules: Rules) -> jax.Array:
     h = _norm(x, params["norm"])
-    head = params["head"] if "head" in params else params["embedding"].T
-    return _cut(jnp.einsum("BTD,DV->BTV", h, head.astype(h.dtype), preferred_element_type=jnp.float32), "BTV", rules)
+    tied = {name.replace("embedding", "head"): x.T for name, x in params.items() if name.startswith("embedding")}
+    head = _wide(params if "head" in params else tied, "head", h.dtype)
+    return cut(jnp.einsum("BTD,DV->BTV", h, head, preferred_element_type=jnp.float32), "BTV", rules)
 
 
 def forward(
@@ -253,7 +276,7 @@ def _hidden(
     positions = jnp.arange(tokens.shape[1])[None]
 
     def layer(x: jax.Array, weights: Tree) -> tuple[jax.Array, None]:
-        return _layer(x, weights, positions, None, rules, attention)[0], None
+        return _layer(x, weights, positions, rules, lambda *new: (attention(*new, positions), None))
 
     if remat != "none":
         # A loop of its own keeps the second computation from being merged with the first.
@@ -292,11 +315,11 @@ def loss(params: Tree, batch: Tree, *, rules: Rules = RULES, loss_chunks: int = 
     def chunk(total: jax.Array, part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         return total + _entropy(params, *part, rules), None
 
-    def cut(x: jax.Array) -> jax.Array:
+    def parts(x: jax.Array) -> jax.Array:
         return jnp.moveaxis(x.reshape(x.shape[0], loss_chunks, -1, *x.shape[2:]), 1, 0)
 
     once = loss_chunks == 1
-    total = _entropy(params, x, targets, rules) if once else lax.scan(chunk, jnp.zeros(()), (cut(x), cut(targets)))[0]
+    total = _entropy(params, x, targets, rules) if once else lax.scan(chunk, jnp.zeros(()), (parts(x), parts(targets)))[0]
     mean: jax.Array = total / targets.size
     return mean
 
@@ -337,8 +360,9 @@ def empty_cache(model: Transformer, B: int, S: int, dtype: Any = jnp.float32) ->
 
 
 def prefill(
-    params: Tree, tokens: jax.Array, lengths: jax.Array, *, S: int, rules: Rules = RULES, **how: Any
-) -> tuple[jax.Array, Tree]:
+    params: Tree, tokens: jax.Array, lengths: jax.Array, *, S: int, rules: Rules = RULES, dtype: Any = None,
+    attention: Attention = dense_attention, keep: Callable[[Tree], Tree] = dict,
+) -> tuple[jax.Array, Tree]:  # fmt: skip
     """Reads prompts: logits [B, V] after the last token of each, and a cache of S places.
 
     Args:
@@ -347,7 +371,9 @@ def prefill(
         lengths: [B], of the prompts, at least 1.
         S: places in the cache.
         rules: as of `forward`.
-        how: `dtype`, that of the cache too, and `attention`, as of `forward`.
+        dtype: as of `forward`; that of the cache too.
+        attention: as of `forward`.
+        keep: what becomes of a layer's new {"keys": [B, T, K, H], "values": the same} in the cache, such as `int8.cache`.
 
     Raises:
         ValueError: for S below T.
@@ -356,40 +382,53 @@ def prefill(
     if T > S:
         raise ValueError(f"S={S} is below T={T}; the cache must hold the prompts")
     positions = jnp.arange(T)[None]
-    x, held = _read(params, tokens, positions, None, rules, **how)
+
+    def layer(x: jax.Array, weights: Tree) -> tuple[jax.Array, Tree]:
+        def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Tree]:
+            return attention(query, key, value, positions), keep({"keys": key, "values": value})
+
+        return _layer(x, weights, positions, rules, attend)
+
+    x, held = lax.scan(layer, _embed(params, tokens, rules, dtype), params["layers"])
     last = jnp.take_along_axis(x, lengths[:, None, None] - 1, axis=1)
-    places = [(0, 0), (0, 0), (0, S - T), (0, 0), (0, 0)]
-    return _logits(params, last, rules)[:, 0], jax.tree.map(lambda new: jnp.pad(new, places), held)
+    cache = {name: jnp.pad(new, [(0, (S - T) * (axis == "S")) for axis in AXES[name]]) for name, new in held.items()}
+    return _logits(params, last, rules)[:, 0], cache
+
+
+def static_memory(
+    cache: Tree, layer: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array
+) -> tuple[jax.Array, Tree]:
+    """The memory of `decode` where every sequence has its own row of places, as in `empty_cache`."""
+    rows = jnp.arange(query.shape[0])[:, None]
+    new = {"keys": key, "values": value}
+    cache = {name: held.at[layer, rows, positions].set(new[name].astype(held.dtype)) for name, held in cache.items()}
+    keys, values = (cache[name][layer].astype(query.dtype) for name in ("keys", "values"))
+    return dense_attention(query, keys, values, positions), cache
 
 
 def decode(
-    params: Tree, cache: Tree, tokens: jax.Array, positions: jax.Array, *, rules: Rules = RULES, **how: Any
-) -> tuple[jax.Array, Tree]:
+    params: Tree, cache: Tree, tokens: jax.Array, positions: jax.Array, *, rules: Rules = RULES, dtype: Any = None,
+    memory: Memory = static_memory,
+) -> tuple[jax.Array, Tree]:  # fmt: skip
     """Logits [B, T, V] of new tokens [B, T], and the cache with their keys and values in it.
 
     Args:
         params: the weights.
-        cache: from `prefill` or `empty_cache`. Donate it, or there are two.
+        cache: from `prefill` or `empty_cache`. Donate it, or there are two; the new places alone are written.
         tokens: what comes next in each sequence. T is 1 in plain decoding, and more where a long prompt is read in pieces.
         positions: [B], the place of the first of them. JAX drops what is written beyond the cache's end.
         rules: as of `forward`.
-        how: `dtype` and `attention`, as of `forward`.
-
-    NB: each layer's part of the cache is copied out of the whole and back. Real engines write the new places alone.
+        dtype: as of `forward`.
+        memory: what writes to the cache and attends to it, for one layer: a function of the cache, the layer's number, query
+            [B, T, N, H], key and value [B, T, K, H], and positions [B, T]; it returns the context [B, T, N, H] and the cache.
+            `serving` has others, for a cache in blocks and one in int8.
     """
     at = positions[:, None] + jnp.arange(tokens.shape[1])
-    x, held = _read(params, tokens, at, cache, rules, **how)
-    return _logits(params, x, rules), held
 
+    def layer(carry: tuple[jax.Array, Tree], this: tuple[jax.Array, Tree]) -> tuple[tuple[jax.Array, Tree], None]:
+        (x, cache), (index, weights) = carry, this
+        return _layer(x, weights, at, rules, lambda *new: memory(cache, index, *new, at)), None
 
-def _read(
-    params: Tree, tokens: jax.Array, positions: jax.Array, cache: Tree, rules: Rules,
-    dtype: Any = None, attention: Attention = dense_attention,
-) -> tuple[jax.Array, Tree]:  # fmt: skip
-    """What tokens come to after the last layer, and the keys and values of all layers."""
-
-    def layer(x: jax.Array, both: tuple[Tree, Tree]) -> tuple[jax.Array, Tree]:
-        return _layer(x, both[0], positions, both[1], rules, attention)
-
-    read: tuple[jax.Array, Tree] = lax.scan(layer, _embed(params, tokens, rules, dtype), (params["layers"], cache))
-    return read
+    layers = jnp.arange(params["layers"]["attention_norm"].shape[0]), params["layers"]
+    (x, cache), _ = lax.scan(layer, (_embed(params, tokens, rules, dtype), cache), layers)
+    return _logits(params, x, rules), cache
