@@ -4,7 +4,7 @@
     python _ext/records.py check [PAGE.md ...]    runs the pages, which compare their records with the live compiler
 
 Without pages: all that compile with `record=`; then `write` also drops what no page records any more, and compiles the training
-steps of `scaling_lib.xla.judged`, which takes a quarter of an hour.
+steps of `scaling_lib.xla.judged` and the serving steps of `scaling_lib.xla.serving.judged`, which takes a quarter of an hour.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from plain import PageError
 
 from scaling_lib.xla import judged
 from scaling_lib.xla.program import Program
+from scaling_lib.xla.serving import judged as serving
 from scaling_lib.xla.tpu import records
 
 PAGE_TIMEOUT_S = 600
@@ -61,7 +62,7 @@ def renew(mds: Sequence[Path], *, everything: bool) -> bool:
     """
     old = _all()
     if everything:
-        for name in old.keys() - {judged.RECORD}:
+        for name in old.keys() - {judged.RECORD, serving.RECORD}:
             (records.FOLDER / f"{name}.json").unlink()
     good = run("write", mds)
     for name in old.keys() | _all().keys():
@@ -106,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     good = renew(mds, everything=not options.pages) if options.command == "write" else run("check", mds)
     if options.command == "write" and not options.pages:
         judged.write()
+        serving.write()
     return 0 if good else 1
 
 

@@ -223,10 +223,11 @@ def _wide(weights: Tree, name: str, dtype: Any) -> jax.Array:
 
 
 def _embed(params: Tree, tokens: jax.Array, rules: Rules, dtype: Any) -> jax.Array:
-    x = params["embedding"][tokens]
-    if "embedding_scale" in params:
-        x = x * params["embedding_scale"][tokens][..., None]
-    return cut(x.astype(dtype or x.dtype), "BTD", rules)
+    x, scale = params["embedding"][tokens], params.get("embedding_scale")
+    if scale is None:
+        return cut(x.astype(dtype or x.dtype), "BTD", rules)
+    dtype = dtype or scale.dtype
+    return cut(x.astype(dtype) * scale[tokens][..., None].astype(dtype), "BTD", rules)
 
 
 def _logits(params: Tree, x: jax.Array, rules: Rules) -> jax.Array:
@@ -276,7 +277,10 @@ def _hidden(
     positions = jnp.arange(tokens.shape[1])[None]
 
     def layer(x: jax.Array, weights: Tree) -> tuple[jax.Array, None]:
-        return _layer(x, weights, positions, rules, lambda *new: (attention(*new, positions), None))
+        def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, None]:
+            return attention(query, key, value, positions), None
+
+        return _layer(x, weights, positions, rules, attend)
 
     if remat != "none":
         # A loop of its own keeps the second computation from being merged with the first.
@@ -427,7 +431,11 @@ def decode(
 
     def layer(carry: tuple[jax.Array, Tree], this: tuple[jax.Array, Tree]) -> tuple[tuple[jax.Array, Tree], None]:
         (x, cache), (index, weights) = carry, this
-        return _layer(x, weights, at, rules, lambda *new: memory(cache, index, *new, at)), None
+
+        def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, Tree]:
+            return memory(cache, index, query, key, value, at)
+
+        return _layer(x, weights, at, rules, attend), None
 
     layers = jnp.arange(params["layers"]["attention_norm"].shape[0]), params["layers"]
     (x, cache), _ = lax.scan(layer, (_embed(params, tokens, rules, dtype), cache), layers)

@@ -28,10 +28,10 @@ def counted() -> Iterator[Compilations]:
     """
     found = Compilations()
 
-    def heard(event: str, seconds: float, **_: Any) -> None:
+    def heard(event: str, duration_secs: float, **_: Any) -> None:
         if event == _EVENT:
             found.programs += 1
-            found.seconds += seconds
+            found.seconds += duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(heard)
     try:

@@ -21,7 +21,7 @@ class Fit:
 
     Args:
         samples: how many.
-        statistic: chi-square, the sum of (counted − expected)² / expected.
+        statistic: chi-square, the sum of (counted − expected)² / expected; infinite where something impossible was counted.
         freedom: outcomes that can vary, after rare ones were put together.
         p_value: probability that a sample of the distribution is as far from it. Below 0.001, it is of another.
         distance: total variation, half the sum of |counted/samples − probability|.
@@ -51,20 +51,20 @@ def fit(counts: Sequence[int] | np.ndarray, probabilities: Sequence[float] | np.
     seen, p = seen.ravel(), p.ravel() / p.sum()
     rare = samples * p < LEAST_EXPECTED
     cells = [(a, samples * b) for a, b in zip(seen[~rare], p[~rare], strict=True)]
-    counted, expected = float(seen[rare].sum()), float(samples * p[rare].sum())
-    if expected >= LEAST_EXPECTED:
-        cells.append((counted, expected))
-    elif counted > expected and cells:  # what should hardly happen did: it belongs to the least likely of the others
-        least = min(range(len(cells)), key=lambda i: cells[i][1])
-        cells[least] = cells[least][0] + counted, cells[least][1] + expected
+    together = float(seen[rare].sum()), float(samples * p[rare].sum())
+    if together[1] < LEAST_EXPECTED and cells:
+        least = cells.pop(min(range(len(cells)), key=lambda i: cells[i][1]))
+        together = together[0] + least[0], together[1] + least[1]
+    cells.append(together)
     if len(cells) < 2:
         raise ValueError(f"counts has {samples:g} samples, too few to tell; at least 2 outcomes must be expected 5 times")
-    statistic = sum((a - b) ** 2 / b for a, b in cells)
+    impossible = bool(seen[p == 0].any())
+    statistic = float("inf") if impossible else sum((a - b) ** 2 / b for a, b in cells)
     freedom = len(cells) - 1
     return Fit(
         samples=int(samples),
         statistic=float(statistic),
         freedom=freedom,
-        p_value=float(jax.scipy.special.gammaincc(freedom / 2, statistic / 2)),
+        p_value=0.0 if impossible else float(jax.scipy.special.gammaincc(freedom / 2, statistic / 2)),
         distance=float(np.abs(seen / samples - p).sum() / 2),
     )

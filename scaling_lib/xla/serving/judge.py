@@ -24,7 +24,7 @@ from scaling_lib.xla.judge import DTYPES, Row
 from scaling_lib.xla.ledger import Moved
 from scaling_lib.xla.program import Program
 from scaling_lib.xla.serving import int8
-from scaling_lib.xla.serving.sharding import COPIES, cuts
+from scaling_lib.xla.serving.sharding import AXES, COPIES, cuts
 
 Phase = Literal["decode", "prefill"]
 Compilable = tuple[partial[Any], tuple[Any, ...], Any]
@@ -123,11 +123,12 @@ def collectives(estimate: Step, program: Program) -> tuple[Moved, ...]:
     key: tuple[tuple[str, ...], str]
     for row in estimate.collectives:
         names = tuple(name for axis in GROUPS[row.group] for name in ((axis, COPIES) if axis == "tensor" else (axis,)))
-        key = tuple(name for name in program.axes if name in names), row.kind
+        key = tuple(name for name in AXES if name in names and name in program.axes), row.kind
         predicted[key] = predicted.get(key, 0.0) + scale * float(row.sent_bytes)
     compiled: dict[tuple[tuple[str, ...], str], float] = {}
     for one in program.collectives:
-        key = one.axes, "permute" if one.kind == "collective-permute" else one.kind
+        axes = tuple(sorted(one.axes, key=AXES.index))
+        key = axes, "permute" if one.kind == "collective-permute" else one.kind
         compiled[key] = compiled.get(key, 0.0) + one.sent_bytes * one.times
     return tuple(
         Moved(

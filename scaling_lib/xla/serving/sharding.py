@@ -17,9 +17,10 @@ from scaling_lib.transformer import Transformer
 from scaling_lib.xla import arrays, llama
 
 Tree = Any  # of arrays
-OTHERS = ("sequence", "kv_batch", "width", "data")
 COPIES = "copies"
 """The mesh axis of tensor ways beyond the key heads: they share query heads, and each has a copy of the cache."""
+AXES = ("tensor", COPIES, "sequence", "kv_batch", "width", "data")
+"""Mesh axes in order; a mesh has those with several ways."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +56,18 @@ class Cuts:
 
     def memory(self, memory: llama.Memory = llama.static_memory) -> llama.Memory:
         """A memory of `llama.decode` whose work is cut by the cache's rules."""
+        rules = self.cache_rules
 
-        def attend(cache: Tree, layer: jax.Array, *rest: jax.Array) -> tuple[jax.Array, Tree]:
-            *new, positions = rest
-            new = [llama.cut(x, axes, self.cache_rules) for x, axes in zip(new, ("BTNH", "BTKH", "BTKH"), strict=True)]
-            context, cache = memory(cache, layer, *new, positions)
-            return llama.cut(context, "BTNH", self.cache_rules), self.cut(cache)
+        def attend(
+            cache: Tree, layer: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array, positions: jax.Array
+        ) -> tuple[jax.Array, Tree]:
+            query = llama.cut(query, "BTNH", rules)
+            key, value = (llama.cut(new, "BTKH", rules) for new in (key, value))
+            context, cache = memory(cache, layer, query, key, value, positions)
+            cache = {name: llama.cut(held, llama.AXES[name], rules) for name, held in cache.items()}
+            return llama.cut(context, "BTNH", rules), cache
 
         return attend
-
-    def cut(self, cache: Tree) -> Tree:
-        """A cache, cut over the mesh in whose context the program runs or is compiled."""
-        return {name: llama.cut(held, llama.AXES[name], self.cache_rules) for name, held in cache.items()}
 
 
 def cuts(layout: Layout, model: Transformer) -> Cuts:
@@ -79,9 +80,14 @@ def cuts(layout: Layout, model: Transformer) -> Cuts:
     """
     if layout.expert > 1:
         raise ValueError(f"expert={layout.expert} is not in xla.llama, which has no experts; give expert=1")
+    if model.N % layout.split:
+        raise ValueError(
+            f"tensor · sequence · kv_batch = {layout.split} does not divide the {model.N} heads of {model}, "
+            "and xla.llama cuts no head; give fewer ways, and the rest of the devices to data or width"
+        )
     heads = math.gcd(layout.tensor, model.K)
-    ways = {"tensor": heads, COPIES: layout.tensor // heads} | {axis: layout.axes[axis] for axis in OTHERS}
-    axes = {axis: n for axis, n in ways.items() if n > 1} or {"tensor": 1}
+    ways = layout.axes | {"tensor": heads, COPIES: layout.tensor // heads}
+    axes = {axis: ways[axis] for axis in AXES if ways[axis] > 1} or {"tensor": 1}
 
     def those(*names: str) -> tuple[str, ...]:
         return tuple(name for name in names if name in axes)
