@@ -1,6 +1,7 @@
 """Serving in JAX: caches against reading everything again, an engine, speculative decoding against the target's distribution."""
 
 import itertools
+from functools import cache as cache_of_calls
 from functools import partial
 
 import jax
@@ -23,7 +24,18 @@ S = T + NEW - 1  # the last token is never read
 
 @pytest.fixture(scope="module")
 def params():
-    return llama.init(MODEL, jax.random.key(0))
+    return made(MODEL, 0)
+
+
+def made(model, seed):
+    """Weights like those of `llama.init`; drawn by NumPy, which compiles nothing."""
+    draw = np.random.default_rng(seed)
+
+    def values(path, leaf):
+        is_norm = "norm" in jax.tree_util.keystr(path)
+        return jnp.asarray(np.ones(leaf.shape) if is_norm else model.D**-0.5 * draw.normal(size=leaf.shape), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(values, llama.shapes(model))
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +128,7 @@ def test_int8_is_off_by_half_a_step_at_most():
 
 @pytest.mark.parametrize("model", [MODEL, TIED], ids=["", "tied"])
 def test_weights_in_int8_take_the_bytes_of_the_formula_and_give_near_logits(model, prompts):
-    params = llama.init(model, jax.random.key(2))
+    params = made(model, 2)
     small = int8.weights(params)
     norms = 4 * parameters(model).norms
     parts = ("attention", "mlp", "embedding") + (() if model.tied_embeddings else ("head",))
@@ -235,9 +247,9 @@ def ticks():
 @pytest.mark.parametrize("batching", ["continuous", "static"])
 def test_requests_get_the_tokens_they_would_get_alone(params, batching, ticks):
     given = requests((3, 5, 0), (7, 2, 0), (5, 9, 0.05), (17, 1, 0.02), (4, 6, 1.5))
-    served = engine.Engine(params, 2, 20, clock=ticks).run(given, batching=batching)
+    served, steps = engine.Engine(params, 2, 20, clock=ticks).run(given, batching=batching), cache.steps(20)
     for one, request in zip(served, given, strict=True):
-        alone = cache.generate(cache.steps(20), params, np.array([request.prompt]), request.new)
+        alone = cache.generate(steps, params, np.array([request.prompt]), request.new)
         assert one.tokens == tuple(alone[0])
         assert one.request is request
         assert one.ttft_s > 0
@@ -368,9 +380,8 @@ DRAFT = TARGET.but(n_layers=1, d_model=8, n_heads=1, d_ff=12)
 
 @pytest.fixture(scope="module")
 def couple():
-    """Two models of unlike minds: weights three times as large as usual make their distributions far from even."""
-    models = (llama.init(model, jax.random.key(seed)) for model, seed in ((TARGET, 6), (DRAFT, 7)))
-    return [jax.tree.map(lambda x: 3 * x, params) for params in models]
+    """Two models of unlike minds."""
+    return made(TARGET, 6), made(DRAFT, 7)
 
 
 def joint(target, prompt, new, temperature):
@@ -390,12 +401,12 @@ def test_real_models_write_what_the_target_alone_would(couple, guesses):
     ways = {"guesses": guesses, "temperature": 0.8}
 
     def counts(**more):
-        made = speculate.generate(jax.random.key(8), target, draft, np.tile(prompt, (SAMPLES, 1)), new, **ways, **more)
-        return np.bincount(made.tokens @ [25, 5, 1], minlength=len(expected)), made
+        written = speculate.generate(jax.random.key(8), target, draft, np.tile(prompt, (SAMPLES, 1)), new, **ways, **more)
+        return np.bincount(written.tokens @ [25, 5, 1], minlength=len(expected)), written
 
-    seen, made = counts()
+    seen, written = counts()
     assert distributions.fit(seen, expected).p_value > 0.01
-    assert 0.05 < made.kept < 0.95 * guesses  # both ends of the rule were used
+    assert 0.05 < written.kept < 0.95 * guesses  # both ends of the rule were used
     assert distributions.fit(counts(keep=threshold)[0], expected).p_value < 1e-6
 
 
@@ -426,7 +437,7 @@ def test_speculation_refuses_a_draft_that_is_none(couple):
     prompt = np.array([[1, 2]])
     with pytest.raises(ValueError, match=r"draft has .* parameters, and its target .*; give a smaller one"):
         speculate.generate(jax.random.key(0), draft, target, prompt, 3, guesses=2)
-    other = llama.init(DRAFT.but(vocab_size=7), jax.random.key(0))
+    other = made(DRAFT.but(vocab_size=7), 0)
     with pytest.raises(ValueError, match="draft has 7 tokens, and its target 5"):
         speculate.generate(jax.random.key(0), target, other, prompt, 3, guesses=2)
     with pytest.raises(ValueError, match="guesses=0"):
@@ -496,30 +507,34 @@ def test_the_cache_is_cut_over_heads_then_sequences_then_tokens():
     assert given["tokens"] == (4, 1)
 
 
-@pytest.mark.parametrize("quantized", [False, True], ids=["f32", "int8"])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_decoding_on_a_mesh_is_that_of_one_device(layout, quantized):
-    rows, S = 8, 10
-    params, memory = llama.init(WIDE, jax.random.key(0)), int8.memory if quantized else llama.static_memory
-    tokens = np.random.default_rng(0).integers(0, WIDE.V, (rows, 6))
-    lengths = np.array([5, 1, 3, 2, 5, 4, 1, 2])
-    _, held = llama.prefill(params, tokens[:, :5], jnp.asarray(lengths), S=S, keep=int8.cache if quantized else dict)
-    given = {"tokens": tokens[:, 5:], "positions": lengths}
-    expected, after = llama.decode(params, held, given["tokens"], given["positions"], memory=memory)
+@cache_of_calls
+def on_one_device(quantized):
+    """Weights, a cache of prompts of several lengths, a batch of new tokens, and what decoding makes of them."""
+    params, memory = made(WIDE, 0), int8.memory if quantized else llama.static_memory
+    tokens = np.random.default_rng(0).integers(0, WIDE.V, (8, 6))
+    batch = {"tokens": jnp.asarray(tokens[:, 5:]), "positions": jnp.array([5, 1, 3, 2, 5, 4, 1, 2])}
+    read = jax.jit(partial(llama.prefill, S=10, keep=int8.cache if quantized else dict))
+    _, held = read(params, tokens[:, :5], batch["positions"])
+    return memory, (params, held, batch), jax.jit(partial(decode, memory=memory))(params, held, batch)
 
+
+def decode(params, held, batch, **how):
+    return llama.decode(params, held, batch["tokens"], batch["positions"], **how)
+
+
+@pytest.mark.parametrize(("layout", "quantized"), [*((layout, False) for layout in LAYOUTS), (LAYOUTS[2], True)], ids=str)
+def test_decoding_on_a_mesh_is_that_of_one_device(layout, quantized):
+    memory, given, (expected, after) = on_one_device(quantized)
     how = sharding.cuts(layout, WIDE)
     mesh = simulate.mesh(**how.axes)
-    placed = how.place(mesh, params, held, jax.tree.map(jnp.asarray, given))
     with jax.set_mesh(mesh):
-        step = jax.jit(
-            lambda p, c, b: llama.decode(p, c, b["tokens"], b["positions"], rules=how.rules, memory=how.memory(memory))
-        )
-        logits, found = step(*placed)
+        step = jax.jit(partial(decode, rules=how.rules, memory=how.memory(memory)))
+        logits, found = step(*how.place(mesh, *given))
     np.testing.assert_allclose(logits, expected, atol=1e-2 if quantized else 2e-5)
     assert np.mean(np.abs(logits - expected)) < 1e-4
     if not quantized:
         jax.tree.map(partial(np.testing.assert_allclose, atol=2e-5), found, after)
-    shard = kv_cache_bytes(WIDE, S=S, B=rows, dtype="f32", tensor_parallel=layout.tensor)
+    shard = kv_cache_bytes(WIDE, S=10, B=8, dtype="f32", tensor_parallel=layout.tensor)
     parts = layout.kv_batch * layout.sequence * layout.width * layout.data
     assert quantized or sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(found)) == shard / parts
 

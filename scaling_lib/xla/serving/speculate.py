@@ -17,6 +17,8 @@ import numpy as np
 from scaling_lib import units
 from scaling_lib.xla import llama
 
+lax: Any = jax.lax  # JAX is typed in part
+
 Tree = Any  # of arrays
 Keep = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
@@ -165,22 +167,24 @@ def _step(
 ) -> tuple[Any, ...]:  # fmt: skip
     """One round: caches of both, the last two tokens [B, 2] and the place of the last [B], tokens [B, k + 1], and guesses kept.
 
-    The draft reads the last two tokens, for where all guesses were kept it has not read the first of them.
+    The draft reads the last two tokens each time, for where all guesses were kept it has not read the first of them.
     """
+
+    def guess(carry: tuple[Any, ...], key: jax.Array) -> tuple[tuple[Any, ...], tuple[jax.Array, jax.Array]]:
+        cache, two, at = carry
+        logits, cache = llama.decode(draft, cache, two, at - 1, dtype=dtype)
+        odds = probabilities(logits[:, -1], temperature)
+        token = _draw(key, odds)
+        return (cache, jnp.stack([two[:, 1], token], axis=1), at + 1), (token, odds)
+
     keys = jax.random.split(key, guesses + 1)
-    logits, ours = llama.decode(draft, ours, last, positions - 1, dtype=dtype)
-    made, odds = [], []
-    for i in range(guesses):
-        odds.append(probabilities(logits[:, -1], temperature))
-        made.append(_draw(keys[i], odds[-1]))
-        if i + 1 < guesses:
-            logits, ours = llama.decode(draft, ours, made[-1][:, None], positions + 1 + i, dtype=dtype)
-    guessed = jnp.stack(made, axis=1)
+    (ours, _, _), (made, odds) = lax.scan(guess, (ours, last, positions), keys[:-1])
+    guessed, odds = made.swapaxes(0, 1), odds.swapaxes(0, 1)
     read = jnp.concatenate([last[:, 1:], guessed], axis=1)
     logits, theirs = llama.decode(target, theirs, read, positions, dtype=dtype)
     each = jax.random.split(keys[-1], last.shape[0])
     check = jax.vmap(partial(verify, keep=keep))
-    count, token = check(each, guessed, jnp.stack(odds, axis=1), probabilities(logits, temperature))
+    count, token = check(each, guessed, odds, probabilities(logits, temperature))
     rows = jnp.arange(last.shape[0])
     tokens = jnp.concatenate([guessed, token[:, None]], axis=1).at[rows, count].set(token)
     return theirs, ours, jnp.stack([read[rows, count], token], axis=1), positions + count + 1, tokens, count
