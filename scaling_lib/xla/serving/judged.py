@@ -53,6 +53,8 @@ CASES = (
     _case("8b-one-int8-cache", "v5e:1x1", 32, 2048, _BOTH),
     _case("8b-tensor", "v5e:2x4", 64, 8192, Layout(tensor=8)),
     _case("8b-tensor-large", "v5e:2x4", 128, 8192, Layout(tensor=8)),
+    _case("8b-tensor-110", "v5e:2x4", 110, 8192, Layout(tensor=8)),
+    _case("8b-tensor-111", "v5e:2x4", 111, 8192, Layout(tensor=8)),
     _case("8b-copies", "v5e:4x4", 32, 8192, Layout(tensor=16)),
     _case("8b-batch", "v5e:4x4", 128, 8192, Layout(tensor=8, kv_batch=2)),
     _case("8b-sequence", "v5e:4x4", 32, 32768, Layout(tensor=8, sequence=2)),
@@ -60,7 +62,8 @@ CASES = (
     _case("8b-width", "v5e:4x4", 128, 8192, Layout(tensor=8, width=2)),
     _case("8b-v6e", "v6e:2x2", 64, 8192, Layout(tensor=4)),
     _case("70b-copies", "v5e:4x4", 16, 8192, Layout(tensor=16)),
-    _case("70b-copies-large", "v5e:4x4", 32, 8192, Layout(tensor=16)),
+    _case("70b-copies-23", "v5e:4x4", 23, 8192, Layout(tensor=16)),
+    _case("70b-copies-24", "v5e:4x4", 24, 8192, Layout(tensor=16)),
     _case("70b-batch-int8", "v5e:4x4", 32, 8192, _INT8.but(tensor=8, kv_batch=2)),
     _case("70b-batch-int8-cache", "v5e:4x4", 32, 8192, _BOTH.but(tensor=8, kv_batch=2)),
     _case("70b-tensor", "v5e:2x4", 1, 2048, Layout(tensor=8)),
@@ -75,7 +78,12 @@ CASES = (
     _case("70b-prefill-large", "v5e:4x4", 16, 8192, Layout(tensor=16)),
     _case("70b-prefill-v6e", "v6e:2x4", 1, 8192, Layout(tensor=8)),
 )
-"""8B and 70B; decode and prefill; v5e and v6e; every way to cut the cache; bf16 and int8."""
+"""8B and 70B; decode and prefill; v5e and v6e; every way to cut the cache; bf16 and int8.
+
+Two pairs are of the largest batch that was predicted to fit, and of one sequence more. So close to the limit an estimate is not
+always right, for the compiler's peak has up to 0.15 GiB beyond arguments, results and temporaries: of 8B with weights in int8
+on one v5e, 33 sequences of 2,048 tokens were predicted to fit, and 32 do.
+"""
 
 
 def judged() -> tuple[Judgement, ...]:

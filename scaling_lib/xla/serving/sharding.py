@@ -71,12 +71,14 @@ class Cuts:
 
 
 def cuts(layout: Layout, model: Transformer) -> Cuts:
-    """The tables of a layout.
+    """The tables of a layout: as of `llama.RULES`, in order, and a mesh axis cuts an array once.
 
-    One table has all: the axes that a dimension can be cut along, the first dimension first, each axis once in an array.
+    Args:
+        layout: as of `inference.decode_step`; on a mesh, "copies" are its tensor ways beyond the key heads.
+        model: the model.
 
     Raises:
-        ValueError: for experts, and for ways that `xla.llama` cannot express.
+        ValueError: for experts, and for more ways than heads.
     """
     if layout.expert > 1:
         raise ValueError(f"expert={layout.expert} is not in xla.llama, which has no experts; give expert=1")
