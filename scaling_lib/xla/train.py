@@ -146,23 +146,27 @@ def compare(run: Training, one: Training, start: Tree, tolerance: float = 1e-3) 
             training makes more of that.
 
     Raises:
-        ValueError: where the two have not done the same steps, with the remedy.
+        ValueError: where the two have not come to the same step, with the remedy.
     """
-    if (run.begun, run.done) != (one.begun, one.done) or not run.log:
-        behind = min(run, one, key=lambda training: len(training.log))
+    if run.done != one.done or run.begun < one.begun or not run.log:
+        behind = min(run, one, key=lambda training: training.done)
         raise ValueError(
-            f"{run.name} has done {run.done - run.begun} steps from step {run.begun}, {one.name} {one.done - one.begun} from "
-            f"{one.begun}; run the training cell of {behind.name!r} first"
+            f"{run.name!r} is at step {run.done} from {run.begun}, {one.name!r} at {one.done} from {one.begun}; "
+            f"run the training cell of {behind.name!r} first"
         )
 
     def moved(path: Any, first: Any, have: Any, want: Any) -> tuple[float, str]:
         first, have, want = (np.asarray(x, np.float64) for x in (first, have, want))
-        return float(np.linalg.norm(have - want) / np.linalg.norm(want - first)), jax.tree_util.keystr(path)
+        off = np.linalg.norm(have - want) / np.linalg.norm(want - first)
+        return float(np.nan_to_num(off, nan=np.inf)), jax.tree_util.keystr(path)
 
     pairs = jax.tree_util.tree_map_with_path(moved, start, run.params, one.params)
-    worst = max(jax.tree.leaves(pairs, is_leaf=lambda x: isinstance(x, tuple)))
+    weights, worst = max(jax.tree.leaves(pairs, is_leaf=lambda x: isinstance(x, tuple)))
+    same = slice(run.begun - one.begun, None)
+    losses, norms = (max(map(apart, a, b[same])) for a, b in ((run.losses, one.losses), (run.norms, one.norms)))
+    return Comparison(len(run.log), losses, norms, weights, worst, tolerance)
 
-    def apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
-        return float(np.max(np.abs(a - b) / np.abs(b)))
 
-    return Comparison(len(run.log), apart(run.losses, one.losses), apart(run.norms, one.norms), *worst, tolerance)
+def apart(have: float, want: float) -> float:
+    """How far a number is from another, over the other."""
+    return float(np.nan_to_num(abs(have - want) / abs(want), nan=np.inf))
