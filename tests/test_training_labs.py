@@ -1,0 +1,261 @@
+"""Labs 5a to 5e: their rules broken on purpose, their cells run twice, out of order and interrupted.
+
+A lab's cells run here in one namespace, with few steps and without figures.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import notebooks
+import numpy as np
+import pytest
+
+from scaling_lib.training import pipeline as pipelines
+from scaling_lib.transformer import Transformer
+from scaling_lib.xla import blocks, by_hand, checkpoint, llama, pipeline, simulate, text, train
+
+ROOT = Path(__file__).parents[1]
+LABS = {path.stem[:3]: path for path in sorted((ROOT / "labs").glob("05*.md"))}
+STEPS = 10
+
+
+def cells(lab):
+    """The sources of a lab's code cells but for the installation and figures, with few steps."""
+    found = [cell for cell in notebooks.read_page(LABS[lab]).cells if cell.cell_type == "code"]
+    sources = [cell.source for cell in found if "remove-cell" not in cell.metadata.get("tags", [])]
+    assert sum("STEPS = " in source for source in sources) == 1
+    fewer = [re.sub(r"(STEPS = (?:\d+, \d+, )?)\d+", rf"\g<1>{STEPS}", source) for source in sources]
+    return [source for source in fewer if "new_axes" not in source and "plots.use_style()" not in source]
+
+
+def imports(lab):
+    """The first cell, which has the imports and the mesh."""
+    for cell in notebooks.read_page(LABS[lab]).cells:
+        if cell.cell_type == "code" and "plots.use_style()" in cell.source:
+            return cell.source.replace("plots.use_style()\n", "")
+    raise AssertionError("no cell with imports")
+
+
+def execute(source, namespace):
+    exec(compile(ast.parse(source), source.splitlines()[0], "exec"), namespace)
+
+
+def play(lab, breaking=None, until=None):
+    """All cells of a lab, or those up to one with `until` in it; `breaking` is (old, new) to replace in the one place it stands."""
+    namespace = {"__name__": "lab"}
+    sources = [imports(lab), *cells(lab)]
+    if breaking:
+        old, new = breaking
+        assert sum(source.count(old) for source in sources) == 1, old
+        sources = [source.replace(old, new) for source in sources]
+    for source in sources:
+        execute(source, namespace)
+        if until and until in source:
+            return namespace
+    assert until is None, until
+    return namespace
+
+
+# Each lab's rules: where one is broken, the assert that compares with one device fires.
+
+RULES = {
+    "05a": [
+        ("return lax.pmean((loss, gradients), \"X\")", "return lax.pmean(loss, \"X\"), gradients"),
+        ("total = lax.psum_scatter(gradients, \"X\", tiled=True)", "total = lax.psum_scatter(8 * gradients, \"X\", tiled=True)"),
+        ("norm = jnp.sqrt(lax.psum(train.squares(mine), \"X\"))", "norm = jnp.sqrt(train.squares(mine))"),
+        ("gradients = jax.tree.map(lambda g: g / n, total)", "gradients = total"),
+    ],
+    "05c": [
+        ("outside = lax.psum(outside, \"Z\")", "pass"),
+        ("return lax.pmean({**gradients, **outside}, \"X\")", "return {**gradients, **outside}"),
+        ("return [(i, i + by) for i in places if i + by in places]", "return [(i, i + 1) for i in places if i + 1 in places]"),
+        ("inside = lax.psum(train.squares(gradients[\"layers\"]), \"Z\")", "inside = train.squares(gradients[\"layers\"])"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lab", "breaking"), [(lab, rule) for lab, rules in RULES.items() for rule in rules], ids=str)
+def test_a_broken_rule_turns_the_comparison_with_one_device_red(lab, breaking):
+    with pytest.raises(AssertionError, match=r"DIFFER|Not yet: the (loss|gradient norm) of step"):
+        play(lab, breaking)
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_every_cell_may_run_twice(lab):
+    namespace = {"__name__": "lab"}
+    for source in [imports(lab), *cells(lab)]:
+        execute(source, namespace)
+        execute(source, namespace)
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_a_cell_out_of_order_names_what_it_lacks(lab):
+    """Every cell that needs an earlier one says which name it misses, and leaves the first cells as they were."""
+    namespace = {"__name__": "lab"}
+    execute(imports(lab), namespace)
+    for source in cells(lab)[1:]:
+        try:
+            execute(source, dict(namespace))
+        except (NameError, ValueError) as error:
+            assert re.search(r"name '\w+' is not defined|run the .*cell", str(error)), error
+
+
+# Training
+
+
+def runs(steps=3, interrupt=None):
+    """A tiny run that adds the step's number to one weight."""
+
+    def step(params, state, batch):
+        if interrupt and interrupt.pop(batch, False):
+            raise KeyboardInterrupt
+        return params + batch, state, jnp.float32(5 - batch), jnp.float32(1)
+
+    return train.Training(step, jnp.zeros(()), None, lambda i: i, "tiny").run(steps)
+
+
+def test_an_interrupted_run_says_so_and_goes_on_where_it_was(capsys):
+    run = runs(6, interrupt={3: True})
+    assert run.done == 3
+    assert "tiny: stopped after 3 of 6 steps; run this cell again to go on" in capsys.readouterr().out
+    assert run.run(6).done == 6
+    assert float(run.params) == sum(range(6))
+    assert run.losses.tolist() == [5 - i for i in range(6)]
+
+
+def test_a_run_that_is_done_does_nothing():
+    run = runs(3)
+    before = run.log
+    assert run.run(3).log is before
+    assert run.run(2).done == 3
+
+
+def test_runs_of_different_length_are_not_compared():
+    with pytest.raises(ValueError, match=r"'tiny' is at step 2 from 0.*run the training cell of 'tiny' first"):
+        train.compare(runs(2), runs(3), jnp.zeros(()))
+    with pytest.raises(ValueError, match="run its training cell first"):
+        by_hand.check(lambda: None, lambda answer: runs(1), runs(3), steps=5)
+
+
+def test_a_difference_in_loss_norm_or_weights_shows():
+    one = runs(3)
+    assert train.compare(runs(3), one, jnp.ones(())).ok
+    for change in ("loss", "norm", "weights"):
+        other = runs(3)
+        if change == "weights":
+            other.params = other.params + 1
+        else:
+            wrong = (9.0, 1.0) if change == "loss" else (4.0, 2.0)
+            other.log = (other.log[0], wrong, other.log[2])
+        assert not train.compare(other, one, jnp.ones(())).ok
+    nan = runs(3)
+    nan.params = nan.params * np.nan
+    assert not train.compare(nan, one, jnp.ones(())).ok
+
+
+def test_a_clipped_part_is_scaled_by_the_norm_of_all():
+    gradients = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([4.0])}
+    norm = jnp.sqrt(train.squares(gradients))
+    assert float(norm) == 5
+    np.testing.assert_allclose(train.clip(gradients, norm)["b"], [0.8], rtol=1e-6)
+    np.testing.assert_array_equal(train.clip(gradients, norm, most=7.0)["a"], [3.0, 0.0])
+
+
+# The text
+
+
+def test_the_text_is_the_whole_book_in_ascii():
+    words = text.alice().tobytes().decode("ascii")
+    assert "ALICE'S ADVENTURES IN WONDERLAND" in words[:99]
+    assert words.rstrip().endswith("THE END")
+    assert len(words) > 148_000
+
+
+def test_a_batch_depends_on_its_step_alone():
+    draw = text.batches(text.alice(), 3, 7)
+    again = text.batches(text.alice(), 3, 7)
+    draw(0)
+    np.testing.assert_array_equal(draw(5)["tokens"], again(5)["tokens"])
+    assert (draw(5)["tokens"] != draw(6)["tokens"]).any()
+    np.testing.assert_array_equal(draw(5)["tokens"][:, 1:], draw(5)["targets"][:, :-1])
+    with pytest.raises(ValueError, match="T=9 tokens"):
+        text.batches(np.zeros(9, np.uint8), 3, 9)
+
+
+# The blocks
+
+
+def test_the_blocks_put_together_are_the_llama():
+    model = Transformer(n_layers=3, d_model=20, n_heads=6, n_kv_heads=2, head_dim=4, d_ff=28, vocab_size=256)
+    params, batch = llama.init(model, jax.random.key(0)), text.batches(text.alice(), 3, 7)(0)
+    params["norm"] += 0.3 * jax.random.normal(jax.random.key(1), params["norm"].shape)
+
+    def loss(params, **how):
+        x = blocks.layers(params["layers"], params["embedding"][batch["tokens"]], **how)
+        return blocks.cross_entropy(blocks.logits(params, x), batch["targets"])
+
+    expected = jax.value_and_grad(llama.loss)(params, batch)
+    for how in ({}, {"remat": True}):
+        found = jax.value_and_grad(lambda w, how=how: loss(w, **how))(params)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), found, expected)
+
+
+# The pipeline
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (3, 5), (4, 4), (5, 2), (4, 11)])
+def test_a_timetable_has_the_bubble_and_the_room_of_the_formulas(schedule, stages, microbatches):
+    table = pipeline.timetable(schedule, stages, microbatches)
+    assert table.bubble == pytest.approx(pipelines.bubble(schedule, stages, microbatches))
+    assert table.ticks == 2 * (microbatches + stages - 1)
+    assert pipelines.in_flight(schedule, 0, stages, microbatches) <= table.slots <= microbatches
+    for kind in (pipeline.FORWARD, pipeline.BACKWARD):
+        for stage in range(stages):
+            done = table.microbatches[table.jobs[:, stage] == kind, stage]
+            assert sorted(done) == list(range(microbatches))
+
+
+def test_a_timetable_reads_as_a_line_for_each_stage():
+    assert str(pipeline.timetable("1f1b", 2, 2)).splitlines() == ["F0 F1 .  B0 .  B1", ".  F0 B0 F1 B1 . "]
+    with pytest.raises(ValueError, match="schedule='zero-bubble' is not played here"):
+        pipeline.timetable("zero-bubble", 2, 2)
+
+
+# Checkpoints
+
+
+def test_a_checkpoint_is_restored_onto_another_mesh(tmp_path):
+    row, square = simulate.mesh(X=8), simulate.mesh(X=2, Y=2)
+    model = Transformer(n_layers=3, d_model=16, n_heads=6, n_kv_heads=2, head_dim=4, d_ff=28, vocab_size=44)
+    params = llama.init(model, jax.random.key(0))
+    tree = {"params": jax.device_put(params, llama.shardings(row, params, {"D": "X"}))}
+    assert checkpoint.save(tmp_path / "a", tree) == checkpoint.save(tmp_path / "a", tree)  # the cell may run twice
+    like = llama.specs(square, tree)
+    found = checkpoint.restore(tmp_path / "a", like)
+    jax.tree.map(np.testing.assert_array_equal, found, tree)
+    assert found["params"]["head"].sharding == like["params"]["head"].sharding
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no checkpoint; run the cell that saves it first"):
+        checkpoint.restore(tmp_path / "none", {})
+
+
+def test_without_orbax_the_message_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "orbax", None)
+    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+    with pytest.raises(ImportError, match="pip install orbax-checkpoint, then run this cell again"):
+        checkpoint.save(tmp_path / "a", {})
+
+
+def test_with_too_few_devices_the_first_cell_says_what_to_do():
+    code = "import jax; jax.config.update('jax_num_cpu_devices', 2); jax.devices()\n"
+    code += "from scaling_lib.xla import simulate; simulate.mesh(X=8)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert "8 pretend devices are needed, but JAX has already started with 2: restart the kernel" in done.stderr
