@@ -18,7 +18,7 @@ import pytest
 
 from scaling_lib.training import pipeline as pipelines
 from scaling_lib.transformer import Transformer
-from scaling_lib.xla import blocks, by_hand, checkpoint, llama, pipeline, simulate, text, train
+from scaling_lib.xla import blocks, by_hand, checkpoint, experts, llama, pipeline, simulate, text, train
 
 ROOT = Path(__file__).parents[1]
 LABS = {path.stem[:3]: path for path in sorted((ROOT / "labs").glob("05*.md"))}
@@ -86,6 +86,17 @@ RULES = {
         ("return lax.pmean({**gradients, **outside}, \"X\")", "return {**gradients, **outside}"),
         ("return [(i, i + by) for i in places if i + by in places]", "return [(i, i + 1) for i in places if i + 1 in places]"),
         ("inside = lax.psum(train.squares(gradients[\"layers\"]), \"Z\")", "inside = train.squares(gradients[\"layers\"])"),
+    ],
+    "05d": [
+        ("return g / 8 if is_expert(path) else lax.pmean(g, \"X\")", "return lax.pmean(g, \"X\")"),
+        ("return g / 8 if is_expert(path) else lax.pmean(g, \"X\")", "return g / 8 if is_expert(path) else g"),
+        ("return lax.all_to_all(x, \"X\", 1, 0, tiled=True)", "return jnp.roll(lax.all_to_all(x, \"X\", 1, 0, tiled=True), 1, 0)"),
+        ("loss_of(params, batch, *ways(), mean_of_all)", "loss_of(params, batch, *ways(), lambda x: x)"),
+    ],
+    "05e": [
+        ("return lax.pmean(mean, \"X\")", "return mean"),
+        ("mean = jax.tree.map(lambda x: x / 4, total)", "mean = total"),
+        ("return lax.pmean(mine, \"X\")", "return lax.pmean(mine[0], \"X\"), mine[1]"),
     ],
 }  # fmt: skip
 
@@ -238,6 +249,39 @@ def test_a_timetable_reads_as_a_line_for_each_stage():
     assert str(pipeline.timetable("1f1b", 2, 2)).splitlines() == ["F0 F1 .  B0 .  B1", ".  F0 B0 F1 B1 . "]
     with pytest.raises(ValueError, match="schedule='zero-bubble' is not played here"):
         pipeline.timetable("zero-bubble", 2, 2)
+
+
+# Experts
+
+
+def test_a_token_goes_to_its_two_best_experts_and_none_is_dropped_where_there_is_room():
+    logits = jax.random.normal(jax.random.key(0), (7, 5))
+    routed = experts.route(logits, 2, 7)
+    odds = np.asarray(jax.nn.softmax(logits))
+    given = np.asarray(routed.give.sum(-1))
+    for token in range(7):
+        best = np.argsort(odds[token])[-2:]
+        want = np.zeros(5)
+        want[best] = odds[token][best] / odds[token][best].sum()
+        np.testing.assert_allclose(given[token], want, rtol=1e-5)
+    assert float(routed.dropped) == 0
+    assert np.asarray(routed.take.sum(0)).max() == 1  # one token a place
+    assert float(experts.balance(jnp.full(5, 0.2), jnp.full(5, 0.2))) == pytest.approx(1)
+
+
+def test_what_finds_no_place_is_dropped_first_choices_last():
+    logits = jnp.array([[9.0, 5.0, 0.0], [9.0, 5.0, 0.0], [0.0, 9.0, 5.0]])
+    routed = experts.route(logits, 2, 1)
+    assert routed.take.sum(-1).tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 1]]
+    assert float(routed.dropped) == 3
+
+
+def test_capacity_is_an_even_share_times_the_factor():
+    assert experts.capacity(120, 8, 2, 1.0) == 30
+    assert experts.capacity(7, 5, 2, 1.25) == 4  # 3.5, rounded up
+    assert experts.capacity(7, 5, 2, 99.0) == 7
+    with pytest.raises(ValueError, match="factor=0 leaves no place"):
+        experts.capacity(7, 5, 2, 0)
 
 
 # Checkpoints
