@@ -62,7 +62,9 @@ def route(logits: jax.Array, top_k: int, places: int) -> Routed:
     best = best / best.sum(-1, keepdims=True)
     picks = jax.nn.one_hot(at.T, logits.shape[-1])  # [top_k, tokens, E]
     place = jnp.cumsum(picks.reshape(-1, logits.shape[-1]), axis=0).reshape(picks.shape) - 1
-    found = jax.nn.one_hot(jnp.where(picks > 0, place, -1), places)  # [top_k, tokens, E, C]; beyond the last: zeros
+    found = jax.nn.one_hot(
+        jnp.where(picks > 0, place, -1).astype(jnp.int32), places
+    )  # [top_k, tokens, E, C]; beyond the last: zeros
     return Routed(
         take=found.sum(0),
         give=jnp.einsum("KNEC,NK->NEC", found, best),

@@ -85,7 +85,7 @@ def _slots(jobs: Ints, numbers: Ints, microbatches: int) -> int:
 
     An input of stage s lies there from the tick after the forward pass of s - 1 to its own backward pass.
     """
-    done = {(kind, s, i): t for (t, s), kind in np.ndenumerate(jobs) if kind for i in (int(numbers[t, s]),)}
+    done = {(int(jobs[t, s]), s, int(numbers[t, s])): t for t, s in np.argwhere(jobs).tolist()}
     held = [
         (done[FORWARD, s - 1, i] + 1 if s else done[FORWARD, 0, i], done[BACKWARD, s, i], s, i)
         for s in range(jobs.shape[1])
