@@ -29,21 +29,21 @@ def norm(x: jax.Array, weight: jax.Array) -> jax.Array:
     return scaled
 
 
-def attention(weights: Tree, h: jax.Array) -> jax.Array:
-    """What the heads in `weights` add to the stream: h[B, T, D], which is normed -> [B, T, D].
+def attention(weights: Tree, normed: jax.Array) -> jax.Array:
+    """What the heads in `weights` add to the stream: normed[B, T, D] -> [B, T, D].
 
     Of some of the heads, with their keys, it is their summand.
     """
-    positions = jnp.arange(h.shape[1])[None]
-    query = llama.rope(jnp.einsum("BTD,DNH->BTNH", h, weights["query"]), positions)
-    key = llama.rope(jnp.einsum("BTD,DKH->BTKH", h, weights["key"]), positions)
-    value = jnp.einsum("BTD,DKH->BTKH", h, weights["value"])
+    positions = jnp.arange(normed.shape[1])[None]
+    query = llama.rope(jnp.einsum("BTD,DNH->BTNH", normed, weights["query"]), positions)
+    key = llama.rope(jnp.einsum("BTD,DKH->BTKH", normed, weights["key"]), positions)
+    value = jnp.einsum("BTD,DKH->BTKH", normed, weights["value"])
     return jnp.einsum("BTNH,NHD->BTD", llama.dense_attention(query, key, value, positions), weights["out"])
 
 
-def mlp(weights: Tree, h: jax.Array) -> jax.Array:
-    """What the hidden columns in `weights` add to the stream: h[B, T, D], which is normed -> [B, T, D]."""
-    gate, up = (jnp.einsum("BTD,DF->BTF", h, weights[name]) for name in ("gate", "up"))
+def mlp(weights: Tree, normed: jax.Array) -> jax.Array:
+    """What the hidden columns in `weights` add to the stream: normed[B, T, D] -> [B, T, D]."""
+    gate, up = (jnp.einsum("BTD,DF->BTF", normed, weights[name]) for name in ("gate", "up"))
     return jnp.einsum("BTF,FD->BTD", jax.nn.silu(gate) * up, weights["down"])
 
 

@@ -76,22 +76,22 @@ def route(logits: jax.Array, top_k: int, places: int) -> Routed:
 
 def apply(
     weights: Tree,
-    h: jax.Array,
+    normed: jax.Array,
     routed: Routed,
     *,
     there: Callable[[jax.Array], jax.Array],
     back: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-    """What the experts add to a group's stream: h[tokens, D] -> [tokens, D].
+    """What the experts add to a group's stream: normed[tokens, D] -> [tokens, D].
 
     Args:
         weights: "expert_gate" and "expert_up" [experts here, D, F], "expert_down" [experts here, F, D].
-        h: of this group, normed.
+        normed: stream of this group.
         routed: from `route`.
         there: what this group has for all experts [E, C, D] -> what all groups have for the experts here.
         back: the same way home.
     """
-    inputs = there(jnp.einsum("NEC,ND->ECD", routed.take, h))
+    inputs = there(jnp.einsum("NEC,ND->ECD", routed.take, normed))
     gate, up = (jnp.einsum("ECD,EDF->ECF", inputs, weights[name]) for name in ("expert_gate", "expert_up"))
     outputs = back(jnp.einsum("ECF,EFD->ECD", jax.nn.silu(gate) * up, weights["expert_down"]))
     return jnp.einsum("NEC,ECD->ND", routed.give, outputs)
