@@ -65,13 +65,13 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(PYTEST) -n auto -m "not book and not lab"
+	$(PYTEST) -n auto -m "not book and not lab and not slow"
 
 pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _build/screens
 	$(PYTEST) -m book -n 2 --dist loadfile
 
 labs: $(READY)
-	$(PYTEST) -m lab
+	$(PYTEST) -m "lab or slow"
 
 notebooks: $(READY)
 	$(BIN)/python _ext/notebooks.py write $(PAGE)

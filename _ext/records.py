@@ -3,7 +3,8 @@
     python _ext/records.py write [PAGE.md ...]    runs the pages, which write their records, and says what changed
     python _ext/records.py check [PAGE.md ...]    runs the pages, which compare their records with the live compiler
 
-Without pages: all that compile with `record=`; then `write` also drops what no page records any more.
+Without pages: all that compile with `record=`; then `write` also drops what no page records any more, and compiles the training
+steps of `scaling_lib.xla.judged`, which takes a quarter of an hour.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Any
 import notebooks
 from plain import PageError
 
+from scaling_lib.xla import judged
 from scaling_lib.xla.program import Program
 from scaling_lib.xla.tpu import records
 
@@ -59,7 +61,7 @@ def renew(mds: Sequence[Path], *, everything: bool) -> bool:
     """
     old = _all()
     if everything:
-        for name in old:
+        for name in old.keys() - {judged.RECORD}:
             (records.FOLDER / f"{name}.json").unlink()
     good = run("write", mds)
     for name in old.keys() | _all().keys():
@@ -102,6 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     mds = [page.resolve() for page in options.pages] or pages()
     good = renew(mds, everything=not options.pages) if options.command == "write" else run("check", mds)
+    if options.command == "write" and not options.pages:
+        judged.write()
     return 0 if good else 1
 
 

@@ -1,6 +1,7 @@
 """`make bench`: how fast things are on this machine. Compared within one run, so that ratios carry over between machines."""
 
 import gzip
+import importlib.util
 import json
 import os
 import statistics
@@ -106,6 +107,49 @@ print(tpu.compile(jax.grad(loss), weights, x, slice="v5e:4x4", out=out))
 """
 
 
+# Processor time, so that other work on the machine does not count; start-up of Python and imports left out.
+SEARCH = """
+import resource, time
+from scaling_lib.search import best_training_plans
+
+began = time.process_time()
+plans = best_training_plans("Llama-3.1 405B", "v5p:16x16x24", 2048, T=8192).plans
+print(plans, time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+# The fastest search on PyPI that was found: of the same kind of plan, for GPUs.
+PEER = """
+import time
+from mlsysim import Models, Systems
+from mlsysim.solvers import DistributedModel
+
+plans, began = [(t, p, m) for t in (1, 2, 4, 8) for p in (1, 2, 4, 8) for m in (1, 2, 4, 8)], time.process_time()
+for t, p, m in plans:
+    DistributedModel().solve(Models.Language.Llama3_70B, Systems.Clusters.Research_256,
+                             batch_size=1024, tp_size=t, pp_size=p, microbatch_count=m, seq_len=4096)
+print(len(plans), time.process_time() - began)
+"""
+
+
+def search():
+    """What is said of the search, with limits, and its plans a second beside those of a peer, where that is installed."""
+
+    def figures(code):
+        out = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True).stdout
+        return list(map(float, out.split()))
+
+    plans, taken, resident = figures(SEARCH)
+    limited = {
+        f"search of {plans / 1e6:.1f} million plans, 405B on v5p:16x16x24 (s)": (taken, 5),
+        "one plan of them, all included (µs)": (taken * 1e6 / plans, 1),
+        "resident then (MB)": (resident / 1e6, 1000),
+    }
+    rates = {"plans a second, this search": plans / taken}
+    if importlib.util.find_spec("mlsysim"):
+        plans, taken = figures(PEER)
+        rates["plans a second, mlsysim"] = plans / taken
+    return rates, limited
+
+
 # Both run in the page and measure there; each ends with the next frame that the browser draws.
 CLICK = """() => new Promise((done) => {
   const cell = document.querySelector(".tag_live:has(.explorer-roofline)"), began = performance.now();
@@ -190,7 +234,9 @@ def main():
         "lab 2, compiled live (s)": (seconds(lab_2("")), 60),
         "lab 2 from records (s)": (seconds(lab_2("only")), 20),
     }
-    limited |= live()
+    rates, of_search = search()
+    results |= rates
+    limited |= of_search | live()
     rows = [{"what": what, "value": f"{value:.3g}", "limit": ""} for what, value in results.items()]
     rows += [{"what": what, "value": f"{value:.3g}", "limit": f"{limit:g}"} for what, (value, limit) in limited.items()]
     print(tables.Table(rows))

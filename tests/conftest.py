@@ -17,6 +17,12 @@ def pytest_collection_finish(session):
         simulate.mesh(X=16)
 
 
+@pytest.fixture(autouse=True)
+def no_columns(monkeypatch):
+    """Workers of pytest-xdist set it; what the command line prints into a pipe must not depend on it."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="module")
 def site():
     with browsers.serve(HTML) as address:

@@ -21,9 +21,11 @@ MAY_IMPORT = {
     "sharding": {"units", "hardware", "roofline", "collectives"},
     "transformer": {"units", "catalog", "hardware", "roofline"},
     "training": {"units", "catalog", "hardware", "roofline", "collectives", "transformer"},
-    "show": {*CORE},
+    "search": {*CORE},
+    "validation": {*CORE},
+    "show": {*CORE, "validation"},
     "xla": {*CORE},
-    "cli": {*CORE, "show", "xla"},
+    "cli": {*CORE, "search", "show", "validation", "xla"},
 }
 
 

@@ -21,6 +21,7 @@ from scaling_lib.sharding import matmul_plan, parse_product
 from scaling_lib.show import explorers, holdings, kv_cache, palette, plots, svg, treemap
 from scaling_lib.show.explorers import (
     base,
+    budget_explorer,
     cache_explorer,
     cache_view,
     matmul_explorer,
@@ -29,6 +30,7 @@ from scaling_lib.show.explorers import (
     memory_view,
     model_explorer,
     model_view,
+    plan_explorer,
     roofline_explorer,
     roofline_view,
     sharding_explorer,
@@ -55,6 +57,8 @@ EXPLORERS = [
     sharding_explorer,
     model_explorer,
     cache_explorer,
+    plan_explorer,
+    budget_explorer,
 ]
 CASE_2 = {
     "slice": "v5e:4x4", "mesh": "X=4, Y=4", "product": "A[I, J_X] · B[J, K_Y] -> C[I, K_Y]",
@@ -1243,5 +1247,6 @@ def test_an_explorer_loads_nothing_but_ipywidgets():
 
 
 def test_the_figure_loads_the_standard_library_alone():
-    figures = "from scaling_lib.show import hierarchy, holdings, kv_cache, mxu, palette, svg, tensor_core, treemap, wiring"
+    figures = "from scaling_lib.show import bounds, budget, hierarchy, holdings, kv_cache, mxu, palette, steps, svg"
+    figures += "; from scaling_lib.show import tensor_core, treemap, wiring"
     assert modules_after(figures) - modules_after("") == {"scaling_lib"}

@@ -294,3 +294,19 @@ def test_the_recorded_texts_stay_small():
     assert sum(len(path.read_bytes()) for path in HLO.glob("*.txt")) < 150_000
     for path in HLO.glob("*.txt"):
         assert re.match(r"// .*\n// .*, mesh .*; jax 0\.1[02].*; trimmed\n", path.read_text()), path.name
+
+
+def test_metadata_of_a_kernel_that_breaks_lines_ends_no_computation():
+    text = """HloModule m, num_partitions=2
+
+ENTRY %main (x: f32[3]) -> f32[3] {
+  %x = f32[3]{0} parameter(0)
+  %k = f32[3]{0} custom-call(%x), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block\\": 512}"
+}}, metadata={op_name="jit(f)/kernel"}
+  ROOT %y = f32[3]{0} add(%k, %x)
+}
+"""
+    (computation,) = hlo.parse(text).computations.values()
+    assert computation.root.name == "y"
+    assert 'op_name="jit(f)/kernel"' in computation.instructions["k"].after

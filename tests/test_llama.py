@@ -156,7 +156,7 @@ def test_gradients_are_those_of_small_differences(params):
         check_grads(lambda w: llama.loss(w, batch(T=3)), (wide,), order=1, modes=["rev"], atol=2e-3, rtol=2e-3, eps=1e-3)
 
 
-@pytest.mark.parametrize("how", [{"remat": ("mlp.up",)}, {"remat": (), "unroll": 3}], ids=str)
+@pytest.mark.parametrize("how", [{"remat": ("mlp.up",)}, {"remat": (), "unroll": 3}, {"loss_chunks": 7}], ids=str)
 def test_how_it_runs_changes_no_gradient(params, how):
     plain, other = (jax.jit(jax.grad(f))(params, batch()) for f in (llama.loss, partial(llama.loss, **how)))
     jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), plain, other)
@@ -279,6 +279,11 @@ def test_an_unknown_remat_is_refused(params, remat):
         llama.loss(params, batch(), remat=remat)
 
 
+def test_parts_that_do_not_divide_the_tokens_are_refused(params):
+    with pytest.raises(ValueError, match="loss_chunks=3 does not divide T=7"):
+        llama.loss(params, batch(), loss_chunks=3)
+
+
 def test_a_cache_too_short_for_the_prompts_is_refused(params):
     with pytest.raises(ValueError, match="S=6 is below T=7"):
         llama.prefill(params, batch()["tokens"], jnp.full(B, T), S=6)
@@ -387,6 +392,7 @@ def test_optimizer_state_is_cut_like_the_weights():
         ({"X": 7}, llama.RULES, "embedding: D=24 is no multiple of X=7"),
         ({"Y": 5}, llama.RULES, "embedding: V=42 is no multiple of Y=5"),
         ({"data": 2}, llama.RULES, "'data', which no rule names"),
+        ({"data": 7}, {"D": "data"}, "embedding: D=24 is no multiple of data=7"),
         ({"X": 2}, {"B": "X", "Q": "X"}, "rules cut 'Q'"),
     ],
 )

@@ -12,6 +12,7 @@ from scaling_lib import transformer as tf
 from scaling_lib.hardware import slice_of
 from scaling_lib.training import Plan, bounds, estimate, why_not
 from scaling_lib.training.facts import Facts
+from scaling_lib.training.lighter import lighter
 from scaling_lib.training.memory import How, Ways, ways_of
 from scaling_lib.training.step import INSIDE, OUTSIDE, Rates, price
 from scaling_lib.training.wires import GROUPS, Wires, placements, wires
@@ -94,6 +95,9 @@ def test_values_that_no_plan_has(arguments, says):
         ({"batch": 0}, "batch=0"),
         ({"T": 0}, "T=0"),
         ({"efficiency": 1.2}, "efficiency=1.2"),
+        ({"ici": "fast"}, "ici=.fast. is neither"),
+        ({"hop_s": -1e-6}, "hop_s=-1e-06"),
+        ({"start_s": -1e-6}, "start_s=-1e-06"),
         ({"overlap": "half"}, "overlap='half'"),
         ({"overlap": {"tesnor": 0.5}}, "did you mean 'tensor'"),
         ({"overlap": {"tensor": 2}}, "is a share"),
@@ -571,3 +575,22 @@ def test_a_thousand_plans_at_once_are_a_thousand_estimates(name, hop_s, how):
 def taken(of, keep):
     cut = {f.name: getattr(of, f.name) for f in dataclasses.fields(of)}
     return type(of)(**{n: tuple(x[keep] for x in v) if isinstance(v, tuple) else v[keep] for n, v in cut.items()})
+
+
+def test_lighter_plans_take_less_memory_and_say_what_they_change():
+    plan = Plan(data=2, fsdp=8, remat="selective")
+    heavy = estimate("Llama-3 8B", "v5e:4x4", plan, 64, T=4096)
+    found = dict(lighter(heavy))
+    assert all(step.memory.total < heavy.memory.total for step in found.values())
+    assert list(found)[:5] == ["microbatches=2", "loss_chunks=8", "microbatches=4", "fsdp=16, data=1", "remat=full"]
+    assert found["remat=full, loss_chunks=8"].plan.but(placement=None) == plan.but(remat="full", loss_chunks=8)
+    assert (list(found)[-1], found["batch=32"].batch) == ("batch=32", 32)
+    assert [words for words, step in found.items() if step.fits] == [
+        "remat=full, loss_chunks=8, fsdp=16, data=1",
+        "remat=full, loss_chunks=8, fsdp=16, data=1, microbatches=4",
+    ]
+
+
+def test_what_cannot_run_is_not_a_lighter_plan():
+    single = estimate("Llama-3 8B", "v5e:4x4", Plan(fsdp=16), 16, T=4096)
+    assert [words for words, _ in lighter(single)] == ["loss_chunks=8", "remat=full", "remat=full, loss_chunks=8"]

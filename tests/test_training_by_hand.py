@@ -31,6 +31,7 @@ ATTENTION, MLP, EXPERT = (
 DENSE = 8 * ATTENTION / 2 + 4 * MLP / 2 + 4 * D * 8 + 8 * 2 * D  # on a device, of 8 layers; routers and norms are whole
 EXPERTS = 4 * 8 * EXPERT / 2 / 2
 TABLE = V * D / 2
+WIDEST = D * 1024 / 2  # a dense matrix on a device; four of eight experts' come to as many
 KEPT = D * 2 / 2  # bytes a token and layer: the input, in parts
 HERE = 3 * T / 2  # tokens of a micro-batch on a device of the context axis
 
@@ -49,7 +50,8 @@ def test_memory_of_both_stages():
         head_inputs = 2 * D * 2 / 2 * (memory is step.last)
         assert memory.activations == pytest.approx(HERE * (KEPT * 4 * in_flight + head_inputs))
     assert (step.first.logits, step.first.head) == (0, 0)
-    assert step.last.logits == 2 * HERE * V * 4 / 2
+    assert step.last.logits == HERE * V * (4 + 2) / 2
+    assert (step.first.waiting, step.last.waiting) == (0, HERE * V * 4 / 2)
     assert step.last.head == (TABLE + D) * 2
     assert step.last.accumulates
     heads = D + 256 + 256 + D  # query, key, value, context
@@ -58,7 +60,7 @@ def test_memory_of_both_stages():
     routed = 8 / 2 * 2 + 2 * D / 2 * 2 + 3 * 2 * 256 / 2 * 2 + 2 * D / 2 * 2  # router, inputs, three hidden, results
     assert step.last.working == pytest.approx(HERE * (both + (dense + routed) / 2))
     layer, keys = DENSE / 8 + EXPERTS / 4, 2 * (HERE * 2 * 2 * 64 * 2)  # two blocks of two heads' keys and values
-    assert step.last.buffers == pytest.approx(layer * (2 + 2) + keys + HERE * D * 2)
+    assert step.last.buffers == pytest.approx(layer * 2 + WIDEST * 2 + keys + 3 * HERE * D * 2)
 
 
 def test_the_peak_is_the_larger_of_two_moments():
@@ -76,11 +78,29 @@ def test_the_peak_is_the_larger_of_two_moments():
     assert both.memory_bytes == max(both.first.total, both.last.total) > min(both.first.total, both.last.total)
 
 
+def test_where_there_is_room_logits_wait_for_the_gradient_of_the_head():
+    m = estimate(MODEL, "v5p:2x2x1", Plan(fsdp=4), 4, T=T).memory
+    stays = m.weights + m.optimizer + m.activations
+    ends = m.gradients + m.working + m.buffers
+    roomy = stays + max(m.logits + m.head, ends + m.waiting)
+    assert m.waiting == T * V * 4
+    assert m.scheduled(2 * roomy) == roomy > m.total
+    assert m.scheduled((m.total + roomy) / 2) == (m.total + roomy) / 2
+    assert m.scheduled(m.total / 2) == m.total
+    chunks = estimate(MODEL, "v5p:2x2x1", Plan(fsdp=4, loss_chunks=2), 4, T=T)
+    assert chunks.memory.waiting == 0
+    assert chunks.scheduled_bytes == chunks.memory.total
+
+
 def test_memory_by_zero_stage_and_without_parts():
     layer, keys = DENSE / 8 + EXPERTS / 4, 2 * (HERE * 2 * 2 * 64 * 2)
-    stream = HERE * D * 2
-    assert priced(zero=2).step.last.buffers == pytest.approx(layer * 2 + keys + stream)
-    assert priced(zero=1).step.last.buffers == pytest.approx(keys + stream)
+    streams = 3 * HERE * D * 2
+    assert priced(zero=2).step.last.buffers == pytest.approx(WIDEST * 2 + keys + streams)
+    assert priced(zero=1).step.last.buffers == pytest.approx(keys + streams)
+    wide = {"weights": "f32", "gradients": "f32", "master": None}  # all weights of the stage's layers once more, in bf16
+    cast = 2 * (DENSE / 2 / 8 + EXPERTS / 2 / 4)
+    assert priced(**wide).step.last.buffers == pytest.approx(layer * 2 + WIDEST * 2 + keys + streams + cast)
+    assert priced(**wide, zero=1).step.last.buffers == pytest.approx(keys + streams + 2 * (DENSE + EXPERTS) / 2)
     assert priced(zero=2).step.last.head == 0
     assert priced(zero=1, sequence_parallel=False).step.last.buffers == pytest.approx(keys)
     four = priced(context=4, data=1, context_by="gather", zero=1, sequence_parallel=False)  # six sequences, all of their keys
@@ -279,7 +299,7 @@ def test_logits_set_the_peak_of_a_large_vocabulary():
 def test_two_ways_share_and_gather():
     m = estimate(MODEL, "h100:2x1", Plan(fsdp=2), 2, T=T).memory
     dense = 8 * ATTENTION + 4 * MLP + 4 * D * 8 + 8 * 2 * D
-    assert m.buffers == pytest.approx((dense / 8 + 8 * EXPERT) * (2 + 2))
+    assert m.buffers == pytest.approx((dense / 8 + 8 * EXPERT) * 2 + 8 * D * 256 * 2)
 
 
 def test_zero_1_shares_the_update():

@@ -7,7 +7,7 @@ Shown in chapters/appendix-chips.md and chapters/appendix-models.md.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
@@ -71,6 +71,129 @@ class ModelEntry:
     date: str
     known: str
     note: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingRun:
+    """What somebody published about one training step; None or "" where it was not stated.
+
+    Args:
+        id: unique.
+        model: its name, of `models` where the shape is known.
+        chip: of `chip_figures` where its figures are known.
+        chips: of all slices.
+        slices: joined by DCN; 1 for GPUs.
+        shape: of a TPU slice. Where the source counts chips only, the one most like a cube.
+        T: tokens in a sequence.
+        batch: sequences of a step.
+        data, fsdp, tensor, pipeline, context, expert: ways, as printed.
+        virtual_stages: chunks of layers a stage has.
+        micro_batch: sequences.
+        sequence_parallel: whether what is D wide is split over the tensor ways.
+        precision: of the layers' matmuls: a dtype, or "mxfp8".
+        remat: what is kept for the backward pass, as the source calls it.
+        code: the code base.
+        attention: which attention the source's FLOPs count, "full", "causal" or "none".
+        step_s: seconds of a step.
+        step_from: "printed", or what the seconds were derived from: "tokens/s", "TFLOP/s" or "run time".
+        sweep: one of several runs that switch a feature of compiler or framework on and off.
+        source: where.
+        date: of the source, or when it was read.
+        known: how: seen or secondary.
+        note: what else to know.
+    """
+
+    id: str
+    model: str
+    chip: str
+    chips: int | None
+    slices: int
+    shape: str
+    T: int | None
+    batch: int | None
+    data: int | None
+    fsdp: int | None
+    tensor: int | None
+    pipeline: int | None
+    context: int | None
+    expert: int | None
+    virtual_stages: int | None
+    micro_batch: int | None
+    sequence_parallel: bool | None
+    precision: str
+    remat: str
+    code: str
+    attention: str
+    step_s: float | None
+    step_from: str
+    sweep: bool
+    source: str
+    date: str
+    known: str
+    note: str
+
+
+@cache
+def training_runs() -> tuple[TrainingRun, ...]:
+    """Every row of `published_training.csv`, in file order."""
+    return read_training_runs(_rows("published_training.csv"))
+
+
+def read_training_runs(rows: Iterable[Mapping[str, str]]) -> tuple[TrainingRun, ...]:
+    """Rows of text, such as `csv.DictReader` gives, as training runs.
+
+    Raises:
+        ValueError: for a column that is missing or unknown, a number that is none or not positive, an id that comes twice, a
+            word that a column does not have, and a row without source; the id and the column are named.
+    """
+    runs = [_training_run(row) for row in rows]
+    ids = [run.id for run in runs]
+    if twice := sorted({name for name in ids if ids.count(name) > 1}):
+        raise ValueError(f"id={twice[0]!r} comes twice; give each run its own")
+    return tuple(runs)
+
+
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "precision": ("", "bf16", "f16", "fp8", "mxfp8", "fp4", "int8"),
+    "attention": ("", "full", "causal", "none"),
+    "step_from": ("", "printed", "tokens/s", "TFLOP/s", "run time"),
+    "sequence_parallel": ("", "yes", "no"),
+    "sweep": ("", "yes"),
+    "known": ("seen", "secondary"),
+}
+
+
+def _training_run(row: Mapping[str, str]) -> TrainingRun:
+    columns = {f.name: f.type for f in fields(TrainingRun)}
+    if wrong := sorted(set(columns) ^ set(row)):
+        raise ValueError(f"column {wrong[0]!r} is {'missing' if wrong[0] in columns else 'unknown'}; give {', '.join(columns)}")
+    found: dict[str, Any] = dict(row)
+    for name, kind in columns.items():
+        text, where = row[name], f"run {row['id']!r}: {name}={row[name]!r}"
+        if name in _WORDS and text not in _WORDS[name]:
+            raise ValueError(f"{where} is unknown; give one of {', '.join(map(repr, _WORDS[name]))}")
+        if name in ("id", "model", "source") and not text:
+            raise ValueError(f"{where} is empty")
+        if kind in ("int", "int | None", "float | None"):
+            found[name] = _positive(text, where, float if "float" in str(kind) else int)
+    found["slices"] = found["slices"] or 1
+    found["sweep"] = row["sweep"] == "yes"
+    found["sequence_parallel"] = {"yes": True, "no": False}.get(row["sequence_parallel"])
+    if bool(row["step_s"]) != bool(row["step_from"]):
+        raise ValueError(f"run {row['id']!r}: step_s={row['step_s']!r} and step_from={row['step_from']!r} go together")
+    return TrainingRun(**found)
+
+
+def _positive(text: str, where: str, kind: type[int] | type[float]) -> float | None:
+    if not text:
+        return None
+    try:
+        number = kind(text)
+    except ValueError:
+        raise ValueError(f"{where} is no number") from None
+    if not 0 < number < float("inf"):
+        raise ValueError(f"{where} must be positive and finite")
+    return number
 
 
 @cache

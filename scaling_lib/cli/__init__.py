@@ -1,33 +1,27 @@
-"""The command line: `chips` shows the catalog, `matmul` plans a sharded product, `compile` compiles one, `count` counts a model.
+"""The command line, `scaling-lib`: the commands are in `app`, one module each; nothing else imports this package.
 
 `--json` prints base units under the library's own field names.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from scaling_lib import __version__
-from scaling_lib.cli import chips, compile, count, matmul
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. A mistake in the input is one line on stderr and status 2."""
-    parser = argparse.ArgumentParser(
-        prog="scaling-lib", description="Predict the time, memory and cost of language models on TPUs."
-    )
-    parser.add_argument("--version", action="version", version=f"scaling-lib {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    for command in (chips, matmul, compile, count):
-        command.add(commands)
-    arguments = parser.parse_args(argv)
+    """Run one command; returns the exit status, as `scaling-lib --help` lists them.
+
+    Args:
+        argv: what follows the program's name; the arguments of this process if not given.
+    """
     try:
-        print(arguments.run(arguments))
-    except BrokenPipeError:  # piped into head
-        sys.stderr.close()
-    except (ValueError, ModuleNotFoundError, RuntimeError) as error:
-        print(f"scaling-lib: {str(error).splitlines()[0]}", file=sys.stderr)  # below it, some point at the column
-        return 2
-    return 0
+        from scaling_lib.cli.app import app
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("scaling_lib"):
+            raise
+        print(
+            f"scaling-lib: the command line needs {error.name.partition('.')[0]}: pip install 'scaling-lib[cli]'", file=sys.stderr
+        )
+        return 4
+    return int(app(None if argv is None else list(argv), standalone_mode=False))

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from scaling_lib import transformer, units
-from scaling_lib.transformer import Transformer
+import typer
+
+from scaling_lib import units
+from scaling_lib.cli import names, quantities, screen
+
+if TYPE_CHECKING:
+    from scaling_lib.transformer import Transformer
+
+EXAMPLES = """
+scaling-lib count llama-3-8b
+scaling-lib count deepseek-v3 --length 128Ki --dtype fp8
+scaling-lib count ./config.json --json
+"""
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parsers of `scaling_lib.cli`."""
-    count = commands.add_parser("count", help="parameters, FLOPs and memory of a model, each under a named convention")
-    count.add_argument("model", help="a name of the catalog, like llama3-8b, or the path of a Hugging Face config.json")
-    count.add_argument("--length", type=int, default=4096, metavar="N", help="tokens of a sequence; 4096 if not given")
-    count.add_argument("--batch", type=int, default=1, metavar="B", help="sequences; 1 if not given")
-    count.add_argument("--dtype", default="bf16", help="of weights and KV cache; bf16 if not given")
-    count.add_argument("--json", action="store_true", help="base units, under the library's field names")
-    count.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> str:
-    """What `scaling-lib count` prints."""
-    counted = counts(_model(arguments.model), T=arguments.length, B=arguments.batch, dtype=arguments.dtype)
-    return json.dumps(counted, indent=2) if arguments.json else _table(counted)
+def run(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=names.MODEL)],
+    length: Annotated[str, typer.Option("--length", metavar="N", help="Tokens of a sequence.")] = "4096",
+    batch: Annotated[str, typer.Option("--batch", metavar="B", help="Sequences.")] = "1",
+    dtype: Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of weights and KV cache.")] = "bf16",
+    json: Annotated[bool, typer.Option("--json", help="Base units, under the library's field names.")] = False,
+) -> None:
+    """Parameters, FLOPs and memory of a model, each under a named convention."""
+    T, B = quantities.size("--length", length), quantities.size("--batch", batch)
+    counted = counts(names.model(model), T=T, B=B, dtype=dtype)
+    print(screen.to_json(counted) if json else _table(counted))
 
 
 def counts(model: Transformer, *, T: int, B: int = 1, dtype: str = "bf16") -> dict[str, Any]:
@@ -37,7 +40,8 @@ def counts(model: Transformer, *, T: int, B: int = 1, dtype: str = "bf16") -> di
     FLOPs a token are of training at length T, head included, input lookup not; those of decode are of one token after T - 1
     others, useful pairs only.
     """
-    T, B = units.size("--length", T), units.size("--batch", B)
+    from scaling_lib import transformer
+
     parameters, weights = transformer.parameters(model), transformer.weight_bytes(model, dtype)
     per_token = {name: transformer.train_flops(model, T=T, causal=causal) for name, causal in (("causal", True), ("full", False))}
     decode = transformer.forward_flops(model, T=1, S=T, causal=True, absorbed=model.latent is not None)
@@ -55,20 +59,6 @@ def counts(model: Transformer, *, T: int, B: int = 1, dtype: str = "bf16") -> di
         "kv_cache_bytes": transformer.kv_cache_bytes(model, S=T, B=B, dtype=dtype),
         "weight_bytes": {"total": weights.total, **asdict(weights)},
     }
-
-
-def _model(name: str) -> Transformer:
-    path = Path(name)
-    if path.suffix != ".json" and not os.path.isfile(path):
-        return transformer.model(name)
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"model={name!r} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or a number of thousands of digits; nested too deep
-        raise ValueError(f"model={name!r} is no JSON: {error}") from error
-    model = Transformer.from_hf_config(config)
-    return model if model.name else model.but(name=path.resolve().parent.name)
 
 
 def _table(counted: Mapping[str, Any]) -> str:

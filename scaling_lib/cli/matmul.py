@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from typing import Any
+from typing import Annotated
 
-from scaling_lib import sharding
+import typer
+
+from scaling_lib.cli import screen
 from scaling_lib.cli.pairs import pairs
 
-
-def add(commands: Any) -> None:
-    """Add the command to the parsers of `scaling_lib.cli`."""
-    plan = commands.add_parser("matmul", help="the cheapest collectives for a sharded product, with reasons and seconds")
-    plan.add_argument("product", help="in the course's notation: 'A[I_X, J] · B[J, K_Y] -> C[I_X, K_Y]'; * does for ·")
-    plan.add_argument("--sizes", nargs="+", default=[], metavar="I=8192,J=4096", help="of every dimension")
-    plan.add_argument("--mesh", nargs="+", default=[], metavar="X=4,Y=4", help="axes of the mesh; none for one chip")
-    plan.add_argument("--slice", required=True, help="v5e:4x4, v5p:8x8x8, ...")
-    plan.add_argument("--dtype", default="bf16", help="of the arrays; bf16 if not given")
-    plan.add_argument("--objective", default="sum", help="what to make small, of communication and compute: sum (default) or max")
-    plan.add_argument("--json", action="store_true", help="base units, under the library's field names")
-    plan.set_defaults(run=run)
+EXAMPLES = """
+scaling-lib matmul "A[I, J_X] * B[J, K_Y] -> C[I_X, K_Y]" \\
+    --sizes I=8192,J=4096,K=2048 --mesh X=4,Y=4 --slice v5e:4x4
+"""
 
 
-def run(arguments: argparse.Namespace) -> str:
-    """What `scaling-lib matmul` prints."""
+def run(
+    product: Annotated[
+        str,
+        typer.Argument(metavar="PRODUCT", help="In the course's notation: 'A[I_X, J] · B[J, K_Y] -> C[I_X, K_Y]'; * does for ·"),
+    ],
+    slice: Annotated[str, typer.Option("--slice", metavar="SLICE", help="v5e:4x4, v5p:8x8x8, ...")],
+    sizes: Annotated[list[str] | None, typer.Option("--sizes", metavar="I=8192,J=4096", help="Of every dimension.")] = None,
+    mesh: Annotated[list[str] | None, typer.Option("--mesh", metavar="X=4,Y=4", help="Its axes; none for one chip.")] = None,
+    dtype: Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of the arrays.")] = "bf16",
+    objective: Annotated[
+        str, typer.Option("--objective", metavar="sum|max", help="What to make small, of communication and compute.")
+    ] = "sum",
+    json: Annotated[bool, typer.Option("--json", help="Base units, under the library's field names.")] = False,
+) -> None:
+    """The cheapest collectives for a sharded product, with reasons and seconds."""
+    from scaling_lib import sharding
+
     plan = sharding.matmul_plan(
-        arguments.product,
-        pairs("--sizes", arguments.sizes),
-        pairs("--mesh", arguments.mesh),
-        arguments.slice,
-        dtype=arguments.dtype,
-        objective=arguments.objective,
+        product,
+        pairs("--sizes", sizes or ()),
+        pairs("--mesh", mesh or ()),
+        slice,
+        dtype=dtype,
+        objective=objective,  # type: ignore[arg-type]  # which it checks
     )
-    return json.dumps(plan.to_json(), indent=2, ensure_ascii=False) if arguments.json else plan.explain()
+    print(screen.to_json(plan.to_json()) if json else plan.explain())

@@ -21,3 +21,9 @@ PARTS: Mapping[str, str] = {
 
 MODELS: tuple[str, ...] = ("#4477AA", "#EE6677", "#228833", "#AA3377", "#CCBB44", "#66CCEE")
 """Colors of the models of one figure, in turn (Paul Tol's "bright")."""
+
+STATES: Mapping[str, str] = {
+    "weights": "#77AADD", "optimizer": "#EE8866", "activations": "#EEDD88", "gradients": "#FFAABB", "working": "#99DDFF",
+    "buffers": "#44BB99", "logits": "#BBCC33", "head": "#AAAA00",
+}  # fmt: skip
+"""One color a part of a training step's memory (Paul Tol's "light"); pale, so that dark text reads on each."""

@@ -48,10 +48,12 @@ class Label:
 
 @dataclass(frozen=True)
 class LogAxes:
-    """Two logarithmic axes over ranges of positive numbers, x to the right and y upward."""
+    """Two logarithmic axes over ranges of positive numbers, x to the right and y upward, between `top` and `bottom`."""
 
     xs: tuple[float, float]
     ys: tuple[float, float]
+    top: float = _TOP
+    bottom: float = _BOTTOM
 
     def x(self, value: float) -> float:
         """Where `value` lies on the horizontal axis, in units of the view box."""
@@ -59,20 +61,20 @@ class LogAxes:
 
     def y(self, value: float) -> float:
         """Where `value` lies on the vertical axis, in units of the view box."""
-        return _BOTTOM - share(value, self.ys) * (_BOTTOM - _TOP)
+        return self.bottom - share(value, self.ys) * (self.bottom - self.top)
 
     def draw(self, xlabel: str, ylabel: str) -> list[str]:
         """Grid, ticks with SI prefixes, and the two axis labels: that of y stands above its axis, where it reads best."""
         parts = []
         for value in decades(*self.xs):
             parts += [
-                _line(self.x(value), _TOP, self.x(value), _BOTTOM),
-                Label(tick(value), self.x(value), _BOTTOM + 17, "middle"),
+                _line(self.x(value), self.top, self.x(value), self.bottom),
+                Label(tick(value), self.x(value), self.bottom + 17, "middle"),
             ]
         for value in decades(*self.ys):
             parts += [_line(_LEFT, self.y(value), _RIGHT, self.y(value)), Label(tick(value), _LEFT - 6, self.y(value) + 4, "end")]
-        frame = f'<path d="M{_LEFT} {_TOP}V{_BOTTOM}H{_RIGHT}" fill="none" stroke="currentColor"/>'
-        names = [Label(xlabel, (_LEFT + _RIGHT) / 2, HEIGHT - 12, "middle"), Label(ylabel, 4, 15)]
+        frame = f'<path d="M{_LEFT} {self.top}V{self.bottom}H{_RIGHT}" fill="none" stroke="currentColor"/>'
+        names = [Label(xlabel, (_LEFT + _RIGHT) / 2, self.bottom + 38, "middle"), Label(ylabel, 4, self.top - 15)]
         return [*map(str, parts), frame, *map(str, names)]
 
     def line(self, points: Sequence[tuple[float, float]], resource: str) -> str:
@@ -84,7 +86,7 @@ class LogAxes:
         """A dot with its label below it: to its right, or to its left where the right has no room."""
         right, down = self.x(at[0]), self.y(at[1])
         dot = f'<circle class="point" cx="{right:.1f}" cy="{down:.1f}" r="5.5" fill="currentColor"/>'
-        label = Label(text, right + 9, min(down + 18, _BOTTOM - 5))
+        label = Label(text, right + 9, min(down + 18, self.bottom - 5))
         if label.x + label.width > _RIGHT:
             label = Label(text, right - 9, label.y, "end")
         return dot + str(label)

@@ -19,7 +19,8 @@ from scaling_lib.training.plan import Plan, located, why_not
 from scaling_lib.training.step import INSIDE, OUTSIDE, Rates, Step, price
 from scaling_lib.training.traffic import Traffic
 from scaling_lib.training.wires import GROUPS, Placement, Wires, wires
-from scaling_lib.transformer import MODELS, Transformer, utilization
+from scaling_lib.transformer import Transformer, utilization
+from scaling_lib.transformer import model as model_of
 
 MEMORY = ("weights", "optimizer", "activations", "gradients", "working", "buffers", "logits", "head")
 Overlap = Literal["full", "none"] | Mapping[str, float]
@@ -97,7 +98,7 @@ class StepEstimate:
         Args:
             overlap: as of `estimate`; that of the estimate if not given.
         """
-        shown = self.shown if overlap is None else _shown(overlap)
+        shown = self.shown if overlap is None else shown_parts(overlap)
         rest = self.step.math_s * (1 + self.step.bubble) + self.step.optimizer_s
         return max(0.0, float(self.step.seconds(shown) - rest))
 
@@ -114,6 +115,11 @@ class StepEstimate:
     def memory(self) -> Memory:
         """By part, on a device of the fuller of first and last stage. A TPU7x chip has two devices."""
         return max(self.step.first, self.step.last, key=lambda memory: float(memory.total))
+
+    @property
+    def scheduled_bytes(self) -> float:
+        """The peak of a device as XLA schedules the step, which uses room that there is; see `Memory.scheduled`."""
+        return float(self.memory.scheduled(self.usable_bytes))
 
     @property
     def memory_bytes_per_chip(self) -> float:
@@ -258,13 +264,11 @@ def estimate(
     NB: keys of local layers travel over context ways as those of global ones, and what tensor parallelism repeats (routers,
     latents) is priced as if split.
     """
-    model = _model(model)
+    model = model_of(model) if isinstance(model, str) else model
     slice = slice_of(slice) if isinstance(slice, str) else slice
     if why := why_not(plan, model, slice, batch, T):
         raise ValueError(why)
-    if not 0 < units.number("efficiency", efficiency) <= 1:
-        raise ValueError(f"efficiency={efficiency!r} is a part of the peak, above 0 and up to 1")
-    shown, facts = _shown(overlap), Facts.of(model, plan, T=T, causal=causal)
+    shown, facts = shown_parts(overlap), Facts.of(model, plan, T=T, causal=causal)
     ways, how, rates = ways_of(plan, model, batch), How.of(plan, model), Rates.of(slice, plan, efficiency)
     priced: dict[tuple[Wires, ...], tuple[Step, Placement]] = {}
     for placement in located(plan, slice):
@@ -276,15 +280,12 @@ def estimate(
     return StepEstimate(model=model, slice=slice, plan=used, batch=batch, T=T, shown=shown, facts=facts, step=step)
 
 
-def _model(model: Transformer | str) -> Transformer:
-    if isinstance(model, Transformer):
-        return model
-    if model not in MODELS:
-        raise ValueError(f"model={model!r} is unknown; {units.near(str(model), MODELS)}")
-    return MODELS[model]
+def shown_parts(overlap: Overlap) -> dict[str, float]:
+    """For each part, the share that nothing hides, as `Step.seconds` takes it.
 
-
-def _shown(overlap: Overlap) -> dict[str, float]:
+    Raises:
+        ValueError: for what is no overlap.
+    """
     if overlap == "full":
         return {}
     if overlap == "none":

@@ -25,6 +25,7 @@ from scaling_lib.transformer import (
 )
 
 FORWARD_AND_BACKWARD = 3  # matmuls: one forward, two backward
+KEEPS_LAYERS = ("none", "selective")  # policies under which nothing but attention's scores is made again
 SPLIT_AXES = {"N", "F", "V"}  # dimensions that tensor parallelism cuts; key heads it cuts, or repeats where there are too few
 
 
@@ -42,13 +43,14 @@ class Facts:
         backward_ratio: backward pass and what runs again, over the forward pass.
         layer_weights: numbers of all layers but experts that a device holds under `tensor`.
         expert_weights: numbers of experts that a device holds under `tensor` and `expert`.
+        widest_weights: numbers of the largest matrix of a layer that a device holds; one of experts counts for all it has.
         first_weights: embedding, on the first stage.
         last_weights: last norm and head, on the last stage; without the matrix of a tied head.
         tied_weights: the matrix of a tied head, of which the last stage of a pipeline has a copy.
         kept_bytes: activations of all layers kept for the backward pass.
         working_bytes: what the backward pass of one layer has beside them for having run it again.
         head_bytes: inputs of last norm and head.
-        logits_bytes: the logits and their gradient, both in float32.
+        logits_bytes: the logits in float32, and their gradient in the dtype of activations.
         elementwise_bytes: read and written by all that is no matmul, in all layers, forward, backward and again.
         stream_bytes: a token's width in the dtype of activations, times T: what tensor parallelism gathers.
         keys_bytes: keys and values of one layer.
@@ -70,6 +72,7 @@ class Facts:
     backward_ratio: Number
     layer_weights: Number
     expert_weights: Number
+    widest_weights: Number
     first_weights: Number
     last_weights: Number
     tied_weights: Number
@@ -129,14 +132,16 @@ def _facts(
         backward_ratio=(flops.hardware_flops - flops.forward.total) / flops.forward.total,
         layer_weights=sum(held.values()) - experts - first - last,
         expert_weights=experts,
+        widest_weights=max(held[w.name] / len(w.layers) for w in weights(model) if w.layers),
         first_weights=first,
         last_weights=last,
         tied_weights=model.V * model.D / tensor if model.tied_embeddings else 0,
         kept_bytes=kept,
         working_bytes=max(0.0, activations("none") - kept) / model.L,
         head_bytes=2 * T * model.D * item / split,
-        logits_bytes=2 * logits_bytes(model, T=T) / tensor,
-        elementwise_bytes=_elementwise(model, tensor, split) * T * item * (FORWARD_AND_BACKWARD + (remat != "none")),
+        logits_bytes=logits_bytes(model, T=T) * (1 + item / units.itemsize("f32")) / tensor,
+        elementwise_bytes=_elementwise(model, tensor, split) * T * item * (FORWARD_AND_BACKWARD + (remat not in KEEPS_LAYERS))
+        + _softmax(model, T, flash, dropout) / tensor * T * item * (FORWARD_AND_BACKWARD + (remat != "none")),
         stream_bytes=T * model.D * item,
         keys_bytes=T * max(model.K / tensor, 1) * (model.H + model.v_dim) * item,
         routed_bytes=T * routed * model.D * item,
@@ -166,7 +171,7 @@ def _elementwise(model: Transformer, tensor: int, split: int) -> float:
     """Numbers a token that the forward pass of all layers reads and writes outside of matmuls.
 
     Each of two blocks reads its result and the residual, and writes the sum and its norm: 4 D. The activation function reads
-    what it works on and writes its result. Rotary positions read and write queries and keys. Softmax is part of attention.
+    what it works on and writes its result. Rotary positions read and write queries and keys.
     """
     inner, D, L = (3 if model.gated_mlp else 2), model.D, model.L
     moe = model.experts
@@ -174,3 +179,8 @@ def _elementwise(model: Transformer, tensor: int, split: int) -> float:
     if moe:
         wide += (moe.top_k * moe.d_ff + moe.shared_width) * len(model.expert_layers)
     return 8 * D * L / split + (inner * wide + 2 * (model.N + model.K) * model.H * L) / tensor
+
+
+def _softmax(model: Transformer, T: int, flash: bool, dropout: bool) -> int:
+    """Numbers a token that softmax, and dropout after it, read and write in all layers, of all pairs; none in a flash kernel."""
+    return 0 if flash else (2 + 2 * dropout) * model.N * T * model.L

@@ -113,10 +113,12 @@ class Memory:
         activations: kept for the backward pass, of all microbatches in flight.
         gradients: of all layers of the stage.
         working: of the layer whose backward pass runs: what runs again, and results on their way.
-        buffers: what collectives work on then: a layer's gathered weights and its gradients before they are scattered, gathered
-            activations, keys on their way.
+        buffers: what collectives work on then: a layer's gathered weights and its widest gradient before it is scattered,
+            gathered activations, keys on their way; and a copy of all layers' weights in the dtype of activations, where that
+            is a narrower one.
         logits: in float32, and their gradient.
         head: the head's gathered matrix, in use at the same time.
+        waiting: logits in float32 that a compiler with memory to spare keeps, for the head's gradient, till the layers are done.
         accumulates: 1 where gradients of earlier microbatches are there while logits are made, else 0.
     """
 
@@ -128,17 +130,29 @@ class Memory:
     buffers: Number
     logits: Number
     head: Number
+    waiting: Number
     accumulates: Number
 
     @property
     def total(self) -> Number:
-        """The peak: what stays, and the larger of two moments.
+        """The peak that must be: what stays, and the larger of two moments.
 
         As the backward pass begins there are logits, and gradients only of earlier microbatches. As it ends there are all
         gradients, and what one layer needs.
         """
+        return self._peak(0)
+
+    def scheduled(self, usable_bytes: Number) -> Number:
+        """The peak as XLA schedules a step: where there is room, the head's gradient comes after the layers', and logits wait.
+
+        On a device that has the memory for `total` and not for that, all of it.
+        """
+        total, roomy = self.total, self._peak(self.waiting)
+        return maximum(total, -maximum(-roomy, -usable_bytes))
+
+    def _peak(self, waiting: Number) -> Number:
         begins = self.accumulates * self.gradients + self.logits + self.head
-        ends = self.gradients + self.working + self.buffers
+        ends = self.gradients + self.working + self.buffers + waiting
         return self.weights + self.optimizer + self.activations + maximum(begins, ends)
 
 
@@ -171,6 +185,7 @@ def stage_memory(facts: Facts, ways: Ways, how: How, *, last: bool) -> Memory:
         working=facts.working_bytes * part,
         buffers=_buffers(facts, ways, how),
         logits=facts.logits_bytes * part / w.loss_chunks * has_head,
+        waiting=facts.logits_bytes * 4 / (4 + how.activations) * part * (w.loss_chunks == 1) * has_head,
         head=(facts.last_weights + facts.tied_weights) * how.activations * gathers_head,
         accumulates=w.microbatches > 1,
     )
@@ -181,11 +196,22 @@ def _buffers(facts: Facts, ways: Ways, how: How) -> Number:
     layer = facts.layer_weights / facts.layers * (w.shard > 1)
     if how.experts:
         layer = layer + facts.expert_weights / facts.expert_layers * (w.expert_shard > 1)
-    gathered, scattered = how.activations * (w.zero >= 3), how.reduced * (w.zero >= 2)
+    gathered, scattered = layer * how.activations * (w.zero >= 3), facts.widest_weights * how.reduced * (w.zero >= 2)
     blocks = w.context if how.context_by == "gather" else 2  # a ring has one block in use and one on its way
     keys = facts.keys_bytes * w.sequences / w.context * blocks * (w.context > 1)
-    stream = facts.stream_bytes * w.sequences / w.context * (w.tensor > 1) * w.sequence_parallel
-    return layer * (gathered + scattered) + keys + stream
+    # A block's gathered input, its gathered gradient, and a result before it is scattered
+    streams = 3 * facts.stream_bytes * w.sequences / w.context * (w.tensor > 1) * w.sequence_parallel
+    return gathered + scattered * (w.shard > 1) + keys + streams + _cast(facts, ways, how)
+
+
+def _cast(facts: Facts, ways: Ways, how: How) -> Number:
+    """All layers' weights in the dtype of matmuls: XLA casts them once, before the loop over layers."""
+    if how.weights <= how.activations:
+        return 0.0
+    held = facts.layer_weights / _split(ways.shard, ways.zero >= 3)
+    if how.experts:
+        held = held + facts.expert_weights / _split(ways.expert_shard, ways.zero >= 3)
+    return held * ways.stage_layers / facts.layers * how.activations
 
 
 def _split(ways: Number, whether: Number) -> Number:

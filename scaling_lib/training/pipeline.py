@@ -42,7 +42,7 @@ def check(schedule: str, stages: int, microbatches: int, virtual: int = 1) -> No
         if virtual == 1:
             raise ValueError("virtual=1: an interleaved schedule needs 2 or more chunks a stage; with one it is '1f1b'")
         if microbatches % stages:
-            near = f"{max(1, microbatches // stages) * stages} or {-(-microbatches // stages) * stages}"
+            near = " or ".join(str(n * stages) for n in sorted({max(1, microbatches // stages), -(-microbatches // stages)}))
             raise ValueError(
                 f"microbatches={microbatches} is no multiple of stages={stages}, which an interleaved schedule needs; give {near}"
             )

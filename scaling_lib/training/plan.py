@@ -6,7 +6,7 @@ Derived in chapters/05-training.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -156,7 +156,7 @@ def why_not(plan: Plan, model: Transformer, slice: Slice, batch: int, T: int) ->
         ValueError: for a batch or length that is no whole number of at least 1.
     """
     batch, T = units.size("batch", batch), units.size("T", T)
-    checks = (_devices(plan, slice), _model(plan, model), _batch(plan, batch, T), _stages(plan), _place(plan, slice))
+    checks = (_devices(plan, slice), *(rule.why(plan, model, batch, T) for rule in RULES), _place(plan, slice))
     return next(filter(None, checks), None)
 
 
@@ -172,21 +172,32 @@ def _devices(plan: Plan, slice: Slice) -> str | None:
     return f"{wrong}; take ways that multiply to {slice.devices}"
 
 
-def _model(plan: Plan, model: Transformer) -> str | None:
+def _heads(plan: Plan, model: Transformer, batch: int, T: int) -> str | None:
     t = plan.tensor
     if model.N % t:
         return f"tensor={t} does not divide the {model.N} heads of {model}; give one of {_divisors(model.N)}"
     if model.K % t and t % model.K:
         return f"tensor={t} and the {model.K} key heads of {model}: one must divide the other"
-    widths = [model.F] * bool(model.dense_layers) + ([model.experts.d_ff] if model.experts else [])
-    for width in widths:
-        if width % t:
+    return None
+
+
+def _widths(plan: Plan, model: Transformer, batch: int, T: int) -> str | None:
+    for width in [model.F] * bool(model.dense_layers) + ([model.experts.d_ff] if model.experts else []):
+        if width % plan.tensor:
             near = _divisors(math.gcd(width, model.N))
-            return f"tensor={t} does not divide the hidden width {width} of {model}; give one of {near}"
+            return f"tensor={plan.tensor} does not divide the hidden width {width} of {model}; give one of {near}"
+    return None
+
+
+def _experts(plan: Plan, model: Transformer, batch: int, T: int) -> str | None:
     if plan.expert > 1 and not model.E:
         return f"expert={plan.expert}, but {model} has no experts; give expert=1"
     if plan.expert > 1 and model.E % plan.expert:
         return f"expert={plan.expert} does not divide the {model.E} experts of {model}; give one of {_divisors(model.E)}"
+    return None
+
+
+def _layers(plan: Plan, model: Transformer, batch: int, T: int) -> str | None:
     if model.L % plan.chunks and not plan.uneven_stages:
         kind = "pipeline · virtual_stages" if plan.virtual_stages > 1 else "pipeline"
         near = f"give one of {_divisors(model.L)}, or uneven_stages=True"
@@ -196,7 +207,7 @@ def _model(plan: Plan, model: Transformer) -> str | None:
     return None
 
 
-def _batch(plan: Plan, batch: int, T: int) -> str | None:
+def _sequences(plan: Plan, model: Transformer, batch: int, T: int) -> str | None:
     parts = plan.replicas * plan.microbatches
     if batch % parts:
         near = " or ".join(str(n * parts) for n in sorted({max(1, batch // parts), batch // parts + 1}))
@@ -204,13 +215,17 @@ def _batch(plan: Plan, batch: int, T: int) -> str | None:
             f"batch={batch} sequences do not divide into data · fsdp · expert = {plan.replicas} replicas "
             f"of {plan.microbatches} microbatches; give batch={near}"
         )
+    return None
+
+
+def _tokens(plan: Plan, model: Transformer, batch: int, T: int) -> str | None:
     split = plan.context * (plan.tensor if plan.sequence_parallel else 1)
     if T % split:
         return f"T={T} tokens do not divide by context · tensor = {split}, over which they are shared; give a multiple of {split}"
     return None
 
 
-def _stages(plan: Plan) -> str | None:
+def _stages(plan: Plan, model: Transformer, batch: int, T: int) -> str | None:
     if plan.pipeline == 1:
         return None
     try:
@@ -218,6 +233,31 @@ def _stages(plan: Plan) -> str | None:
     except ValueError as wrong:
         return str(wrong)
     return None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that a plan must keep: `why` says why it does not, or None. Of the plan it reads the fields in `of` alone.
+
+    `replicas` stands for data, fsdp and expert, of which the product counts.
+    """
+
+    kind: str
+    of: tuple[str, ...]
+    why: Callable[[Plan, Transformer, int, int], str | None]
+
+
+RULES = (
+    Rule("heads", ("tensor",), _heads),
+    Rule("hidden width", ("tensor",), _widths),
+    Rule("experts", ("expert",), _experts),
+    Rule("layers", ("pipeline", "virtual_stages"), _layers),
+    Rule("batch", ("replicas", "microbatches"), _sequences),
+    Rule("tokens", ("context", "tensor"), _tokens),
+    Rule("schedule", ("schedule", "pipeline", "microbatches", "virtual_stages"), _stages),
+)
+"""What the model and the batch ask of a plan, in the order in which `why_not` looks. A search asks each rule only once for all
+plans that look the same to it. Beside its fields a rule may read `sequence_parallel` and `uneven_stages`."""
 
 
 def _place(plan: Plan, slice: Slice) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from scaling_lib import units
 from scaling_lib.hardware import Slice
 from scaling_lib.training import pipeline as pipelines
 from scaling_lib.training.either import Number, maximum
@@ -49,8 +50,10 @@ class Rates:
         """Those of a device of the slice: of a TPU7x chip, half. Matmuls reach `efficiency` of their dense peak.
 
         Raises:
-            ValueError: for a figure that no source states for this chip.
+            ValueError: for an efficiency that is no part of 1, and a figure that no source states for this chip.
         """
+        if not 0 < units.number("efficiency", efficiency) <= 1:
+            raise ValueError(f"efficiency={efficiency!r} is a part of the peak, above 0 and up to 1")
         chip = slice.chip
         devices = chip.devices if chip.kind == "tpu" else 1
         usable = chip.usable_hbm_bytes if "usable_hbm_bytes" in chip.figures else chip.hbm_bytes

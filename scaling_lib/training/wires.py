@@ -7,13 +7,14 @@ chapters/05-training.md.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from scaling_lib import collectives
+from scaling_lib import collectives, units
 from scaling_lib.collectives import Group
 from scaling_lib.hardware import Slice
 from scaling_lib.training.either import Number
@@ -83,12 +84,12 @@ def placements(sizes: Mapping[str, int], slice: Slice) -> Iterator[Placement]:
     """
     places = physical(slice)
     used = [axis for axis in AXES if sizes.get(axis, 1) > 1]
-    twins = [(a, b) for a in places for b in places if _twins(slice, a, b)]
+    alike = twins(slice)
 
     def lay(at: int, left: dict[Place, int], so_far: dict[str, dict[Place, int]]) -> Iterator[Placement]:
         if at == len(used):
             rows = {place: tuple(so_far[axis].get(place, 1) for axis in used) for place in places}
-            if all(rows[a] >= rows[b] for a, b in twins):
+            if all(rows[a] >= rows[b] for a, b in alike):
                 yield so_far
             return
         for part in _parts(sizes[used[at]], list(left.items())):
@@ -96,6 +97,16 @@ def placements(sizes: Mapping[str, int], slice: Slice) -> Iterator[Placement]:
             yield from lay(at + 1, rest, {**so_far, used[at]: part})
 
     return lay(0, places, {})
+
+
+def twins(slice: Slice) -> list[tuple[Place, Place]]:
+    """Pairs of torus axes of one kind, which can be exchanged."""
+
+    def alike(a: int, b: int) -> bool:
+        return slice.shape[a] == slice.shape[b] and slice.wraps[a] == slice.wraps[b]
+
+    axes = [place for place in physical(slice) if isinstance(place, int)]
+    return [(a, b) for a, b in itertools.combinations(axes, 2) if alike(a, b)]
 
 
 def whole(placement: Mapping[str, object], slice: Slice) -> dict[str, dict[Place, int]]:
@@ -143,6 +154,9 @@ def wires(
         hop_s: as of `collectives.Group`.
         start_s: as of `collectives.Group`.
 
+    Raises:
+        ValueError: for another figure than these, and seconds below 0.
+
     NB: the two devices of a TPU7x chip exchange at no cost, and halve the chip's links where they do not gather together.
     Each is priced alone; `Step.links_s` adds up what shares links.
     """
@@ -151,11 +165,15 @@ def wires(
     extent = {place: _ways(placement, members, place) for place in physical(slice)}
     steps = {place: _ways(placement, inside, place) for place in physical(slice)}
     key = tuple((place, extent[place], steps[place]) for place in extent)
-    return _wires(slice, key, ici, hop_s, start_s)
+    return wires_over(slice, key, ici, hop_s, start_s)
 
 
 @lru_cache(maxsize=4096)
-def _wires(slice: Slice, key: tuple[tuple[Place, int, int], ...], ici: str, hop_s: float, start_s: float) -> Wires:
+def wires_over(slice: Slice, key: tuple[tuple[Place, int, int], ...], ici: str, hop_s: float, start_s: float) -> Wires:
+    """What a byte costs a group that has, of each physical axis, so many ways at such a stride; see `wires`."""
+    if ici not in ("achievable", "peak"):
+        raise ValueError(f"ici={ici!r} is neither 'achievable' nor 'peak'")
+    hop_s, start_s = units.number("hop_s", hop_s, minimum=0), units.number("start_s", start_s, minimum=0)
     chip = slice.chip
     devices = chip.devices if chip.kind == "tpu" else 1
     pair = next((ways for place, ways, _ in key if place == "chip"), 1)
@@ -192,13 +210,6 @@ def _wires(slice: Slice, key: tuple[tuple[Place, int, int], ...], ici: str, hop_
 
 def _ways(placement: Placement, axes: Collection[str], place: Place) -> int:
     return math.prod(placement[axis].get(place, 1) for axis in axes if axis in placement)
-
-
-def _twins(slice: Slice, a: Place, b: Place) -> bool:
-    """Whether two physical axes are torus axes of one kind, b after a."""
-    if not isinstance(a, int) or not isinstance(b, int) or a >= b:
-        return False
-    return slice.shape[a] == slice.shape[b] and slice.wraps[a] == slice.wraps[b]
 
 
 def _parts(ways: int, left: list[tuple[Place, int]]) -> Iterator[dict[Place, int]]:

@@ -106,11 +106,12 @@ def shardings(mesh: Mesh | AbstractMesh, tree: Tree, rules: Rules = RULES) -> Tr
 
     def cut(path: Any, leaf: Any) -> NamedSharding:
         name = next((str(key.key) for key in reversed(path) if isinstance(key, jax.tree_util.DictKey)), "")
-        layout = _layout(AXES.get(name, ""), mesh, rules)
-        for letter, size, over in zip(AXES.get(name, ""), leaf.shape, layout, strict=True):
-            if size % (parts := math.prod(mesh.shape[axis] for axis in over or ())):
-                raise ValueError(f"{name}: {letter}={size} is no multiple of {'·'.join(over)}={parts}; leave it out of the rules")
-        return NamedSharding(mesh, layout)
+        spec = layout(AXES.get(name, ""), mesh, rules)
+        for letter, size, over in zip(AXES.get(name, ""), leaf.shape, spec, strict=True):
+            axes = _over(over or ())  # JAX has one name in place of a tuple of one
+            if size % (parts := math.prod(mesh.shape[axis] for axis in axes)):
+                raise ValueError(f"{name}: {letter}={size} is no multiple of {'·'.join(axes)}={parts}; leave it out of the rules")
+        return NamedSharding(mesh, spec)
 
     return jax.tree_util.tree_map_with_path(cut, tree)
 
@@ -125,7 +126,8 @@ def _over(names: str | tuple[str, ...]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
 
-def _layout(axes: str, mesh: Mesh | AbstractMesh, rules: Rules) -> Any:
+def layout(axes: str, mesh: Mesh | AbstractMesh, rules: Rules) -> Any:
+    """The `PartitionSpec` of an array whose dimensions have these letters."""
     free, found = list(mesh.axis_names), {}
     for letter, names in rules.items():
         if letter in axes:
@@ -137,7 +139,7 @@ def _layout(axes: str, mesh: Mesh | AbstractMesh, rules: Rules) -> Any:
 def _cut(x: jax.Array, axes: str, rules: Rules) -> jax.Array:
     """An activation, cut over the mesh in whose context the program runs or is compiled."""
     mesh = jax.sharding.get_abstract_mesh()
-    return x if mesh.empty else lax.with_sharding_constraint(x, _layout(axes, mesh, rules))
+    return x if mesh.empty else lax.with_sharding_constraint(x, layout(axes, mesh, rules))
 
 
 def _norm(x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -167,7 +169,9 @@ def dense_attention(query: jax.Array, key: jax.Array, value: jax.Array, position
     seen = jnp.arange(S) <= positions[..., None]
     scores = named(jnp.where(seen[:, None, None], scores, -jnp.inf), "attention.scores")
     weights = jax.nn.softmax(scores).astype(value.dtype)
-    return jnp.einsum("BKGTS,BSKH->BTKGH", weights, value).reshape(B, T, N, H)
+    context = jnp.einsum("BKGTS,BSKH->BTKGH", weights, value).reshape(B, T, N, H)
+    found: jax.Array = named(context, "attention.context")
+    return found
 
 
 def _layer(
@@ -178,8 +182,8 @@ def _layer(
 
     x = named(x, "input")
     h = named(_norm(x, w["attention_norm"]), "attention.norm")
-    query = _cut(rope(jnp.einsum("BTD,DNH->BTNH", h, w["query"]), positions), "BTNH", rules)
-    key = _cut(rope(jnp.einsum("BTD,DKH->BTKH", h, w["key"]), positions), "BTKH", rules)
+    query = rope(_cut(jnp.einsum("BTD,DNH->BTNH", h, w["query"]), "BTNH", rules), positions)
+    key = rope(_cut(jnp.einsum("BTD,DKH->BTKH", h, w["key"]), "BTKH", rules), positions)
     value = _cut(jnp.einsum("BTD,DKH->BTKH", h, w["value"]), "BTKH", rules)
     query, key, value = named(query, "attention.query"), named(key, "attention.key"), named(value, "attention.value")
     held = {"keys": key, "values": value}
@@ -187,7 +191,7 @@ def _layer(
         at = jnp.arange(x.shape[0])[:, None], positions
         held = {name: cache[name].at[at].set(new.astype(cache[name].dtype)) for name, new in held.items()}
     context = attention(query, held["keys"].astype(x.dtype), held["values"].astype(x.dtype), positions)
-    context = named(_cut(context, "BTNH", rules), "attention.context")
+    context = _cut(context, "BTNH", rules)
     x = _cut(x + named(jnp.einsum("BTNH,NHD->BTD", context, w["out"]), "attention.out"), "BTD", rules)
 
     h = named(_norm(x, w["mlp_norm"]), "mlp.norm")
@@ -231,11 +235,21 @@ def forward(
             layer's input, so that `()` keeps least, and FLOPs are those of `transformer.train_flops` with the same names. Or
             a policy of `jax.checkpoint_policies`.
         unroll: layers in one turn of the loop.
-        attention: what takes the place of `dense_attention`.
+        attention: what takes the place of `dense_attention`, such as `flash.attention()`. Remat policies know its result where
+            it names it "attention.context".
 
     Raises:
         ValueError: for another `remat`.
     """
+    how = {"dtype": dtype, "remat": remat, "unroll": unroll, "attention": attention}
+    return _logits(params, _hidden(params, tokens, rules, **how), rules)
+
+
+def _hidden(
+    params: Tree, tokens: jax.Array, rules: Rules,
+    dtype: Any = None, remat: Remat = "none", unroll: int = 1, attention: Attention = dense_attention,
+) -> jax.Array:  # fmt: skip
+    """What tokens come to after the last layer, [B, T, D]; arguments as of `forward`."""
     positions = jnp.arange(tokens.shape[1])[None]
 
     def layer(x: jax.Array, weights: Tree) -> tuple[jax.Array, None]:
@@ -245,7 +259,8 @@ def forward(
         # A loop of its own keeps the second computation from being merged with the first.
         layer = jax.checkpoint(layer, policy=_policy(remat), prevent_cse=unroll > 1)
     x, _ = lax.scan(layer, _embed(params, tokens, rules, dtype), params["layers"], unroll=unroll)
-    return _logits(params, x, rules)
+    hidden: jax.Array = x
+    return hidden
 
 
 def _policy(remat: Remat) -> Any:
@@ -256,11 +271,41 @@ def _policy(remat: Remat) -> Any:
     return jax.checkpoint_policies.save_only_these_names(*remat)
 
 
-def loss(params: Tree, batch: Tree, *, rules: Rules = RULES, **how: Any) -> jax.Array:
-    """Mean cross-entropy, in nats a token, of a batch {"tokens": [B, T], "targets": [B, T]}; `how` as of `forward`."""
-    logits = forward(params, batch["tokens"], rules=rules, **how)
-    picked = jnp.arange(logits.shape[-1]) == batch["targets"][..., None]  # no lookup: V may be cut
-    return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - jnp.sum(logits, axis=-1, where=picked))
+def loss(params: Tree, batch: Tree, *, rules: Rules = RULES, loss_chunks: int = 1, **how: Any) -> jax.Array:
+    """Mean cross-entropy, in nats a token, of a batch {"tokens": [B, T], "targets": [B, T]}.
+
+    Args:
+        params: the weights.
+        batch: tokens, and for each the one that follows.
+        rules: as of `forward`.
+        loss_chunks: logits are made for so many parts of T, one after the other, and again in the backward pass.
+        how: other arguments of `forward`.
+
+    Raises:
+        ValueError: for chunks that T does not divide into.
+    """
+    x, targets = _hidden(params, batch["tokens"], rules, **how), batch["targets"]
+    if targets.shape[1] % loss_chunks:
+        raise ValueError(f"loss_chunks={loss_chunks} does not divide T={targets.shape[1]}")
+
+    @jax.checkpoint
+    def chunk(total: jax.Array, part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        return total + _entropy(params, *part, rules), None
+
+    def cut(x: jax.Array) -> jax.Array:
+        return jnp.moveaxis(x.reshape(x.shape[0], loss_chunks, -1, *x.shape[2:]), 1, 0)
+
+    once = loss_chunks == 1
+    total = _entropy(params, x, targets, rules) if once else lax.scan(chunk, jnp.zeros(()), (cut(x), cut(targets)))[0]
+    mean: jax.Array = total / targets.size
+    return mean
+
+
+def _entropy(params: Tree, x: jax.Array, targets: jax.Array, rules: Rules) -> jax.Array:
+    """Cross-entropy of all tokens together."""
+    logits = _logits(params, x, rules)
+    picked = jnp.arange(logits.shape[-1]) == targets[..., None]  # no lookup: V may be cut
+    return jnp.sum(jax.nn.logsumexp(logits, axis=-1) - jnp.sum(logits, axis=-1, where=picked))
 
 
 def optimizer(steps: int, peak: float = 3e-4) -> optax.GradientTransformation:
@@ -275,7 +320,7 @@ def optimizer(steps: int, peak: float = 3e-4) -> optax.GradientTransformation:
 def train_step(
     params: Tree, state: Tree, batch: Tree, *, optimizer: optax.GradientTransformation, **how: Any
 ) -> tuple[Tree, Tree, jax.Array]:
-    """Weights and optimizer state after one step, and the loss before it; `how` as of `forward`.
+    """Weights and optimizer state after one step, and the loss before it; `how` as of `loss`.
 
     Bind the optimizer, and let the results take the place of the arguments:
     `jax.jit(partial(train_step, optimizer=optimizer), donate_argnums=(0, 1))`. State begins as `optimizer.init(params)`.

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from scaling_lib.show.explorers.base import LINK, Control, Explorer, View, read_size
 
 if TYPE_CHECKING:
+    from scaling_lib.show.explorers.budget import budget_explorer, budget_view
     from scaling_lib.show.explorers.cache import cache_explorer, cache_view
     from scaling_lib.show.explorers.memory import memory_explorer, memory_view
     from scaling_lib.show.explorers.model import model_explorer, model_view
+    from scaling_lib.show.explorers.plan import plan_explorer, plan_view
     from scaling_lib.show.explorers.roofline import matmul_explorer, matmul_view, roofline_explorer, roofline_view
     from scaling_lib.show.explorers.sharding import sharding_explorer, sharding_view
     from scaling_lib.show.explorers.torus import torus_explorer, torus_view
@@ -22,6 +24,8 @@ __all__ = [
     "Control",
     "Explorer",
     "View",
+    "budget_explorer",
+    "budget_view",
     "cache_explorer",
     "cache_view",
     "matmul_explorer",
@@ -30,6 +34,8 @@ __all__ = [
     "memory_view",
     "model_explorer",
     "model_view",
+    "plan_explorer",
+    "plan_view",
     "read_size",
     "roofline_explorer",
     "roofline_view",

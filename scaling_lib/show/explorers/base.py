@@ -98,8 +98,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         controls: by the name of their value in the state.
         view: makes the picture of a state.
         prepare: runs before each new picture, for controls that depend on others.
-        joint: the control beside which it is said that values do not go together.
+        joint: the control beside which it is said that values do not go together, or what finds it from the words.
         helpers: widgets above the controls that are no part of the state; a change of one runs `prepare`, too.
+        groups: names of controls that stand side by side where there is room; the others have a row each.
 
     Attributes:
         name: of the explorer, in links.
@@ -116,8 +117,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         controls: Mapping[str, Control],
         view: Callable[..., View],
         prepare: Callable[[], None] = lambda: None,
-        joint: str = "chip",
+        joint: str | Callable[[str], str] = "chip",
         helpers: Sequence[Any] = (),
+        groups: Sequence[Sequence[str]] = (),
     ) -> None:
         self.name, self.controls, self._view, self._prepare, self._joint = name, controls, view, prepare, joint
         self.state: dict[str, Any] = {}
@@ -130,7 +132,10 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             widget.observe(self._update, names="value")
         for field, words in refused.items():
             controls[field].say(words)
-        rows = [*map(_row, helpers), *(_row(control.widget, control.problem) for control in controls.values())]
+        each = {field: _row(control.widget, control.problem) for field, control in controls.items()}
+        first = {group[0]: widgets.Box([each[field] for field in group], layout=_flow("min(100%, 580px)")) for group in groups}
+        rest = {field for group in groups for field in group[1:]}
+        rows = [*map(_row, helpers), *(first.get(field, row) for field, row in each.items() if field not in rest)]
         super().__init__(children=(*rows, *self._outputs), layout=widgets.Layout(max_width="100%"))
         self.add_class("explorer")
         self.add_class(f"explorer-{name}")
@@ -163,7 +168,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
                 try:
                     self._show(state, self._view(**state))
                 except ValueError as error:  # each value is fine, but not together
-                    problems[self._joint] = str(error)
+                    joint = self._joint(str(error)) if callable(self._joint) else self._joint
+                    problems[joint] = str(error)
             for field, control in self.controls.items():
                 control.say(problems.get(field, ""))
         finally:
@@ -244,7 +250,11 @@ def _number(typed: str) -> object:
 
 
 def _row(*parts: Any) -> Any:
-    return widgets.HBox(parts, layout=widgets.Layout(flex_flow="row wrap", align_items="center", max_width="100%"))
+    return widgets.HBox(parts, layout=_flow())
+
+
+def _flow(max_width: str = "100%") -> Any:
+    return widgets.Layout(display="flex", flex_flow="row wrap", align_items="center", max_width=max_width)
 
 
 def follow_choice(choice: Any, text: Any, write: Callable[[str], str], name: Callable[[str], str]) -> Callable[[], None]:

@@ -127,7 +127,7 @@ def parse(text: str) -> Module:
     computations: dict[str, Computation] = {}
     body: dict[str, Instruction] = {}
     name, entry = "", ""
-    for line in text.splitlines():
+    for line in re.sub(r'\n(?="|\}\})', "", text).splitlines():  # a kernel's metadata breaks lines
         if not name:
             if (found := _HEADER.match(line)) and not line.startswith(("HloModule", " ")):
                 name, body = found[2], {}
