@@ -36,8 +36,13 @@ def step(body: Callable[..., Any], mesh: Mesh, layouts: Layouts) -> Step:
     nowhere = PartitionSpec()  # type: ignore[no-untyped-call]
     outs = (*layouts[:2], nowhere, nowhere)
     mapped = jax.shard_map(body, mesh=mesh, in_specs=layouts, out_specs=outs, check_vma=False)
-    placed = jax.tree.map(lambda layout: NamedSharding(mesh, layout), layouts, is_leaf=_is_layout)
-    return jax.jit(mapped, in_shardings=placed)  # else the first step, from one device, is compiled for itself
+    where = jax.tree.map(lambda layout: NamedSharding(mesh, layout), layouts, is_leaf=_is_layout)
+    compiled = jax.jit(mapped)
+
+    def placed(*trees: Tree) -> Any:
+        return compiled(*jax.device_put(trees, where))  # else the first step, from one device, is compiled for itself
+
+    return placed
 
 
 def _is_layout(tree: Tree) -> bool:
