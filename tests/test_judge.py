@@ -24,7 +24,7 @@ def every():
 
 def test_there_are_cases_of_every_kind():
     plans = [case.plan for case in judged.CASES]
-    assert {case.model for case in judged.CASES} == {"Llama-3 8B", "Llama-3 70B"}
+    assert {case.model for case in judged.CASES} == {"Llama-3 8B", "Llama-3 70B", "Llama-3.1 405B"}
     assert {case.slice.partition(":")[0] for case in judged.CASES} == {"v5e", "v5p", "v6e"}
     assert len({plan.remat for plan in plans}) == 3
     assert any(plan.tensor == 1 for plan in plans)
