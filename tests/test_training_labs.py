@@ -1,4 +1,4 @@
-"""Labs 5a to 5e: their rules broken on purpose, their cells run twice, out of order and interrupted.
+"""Labs 5a to 5e: their rules broken on purpose, their exercises answered wrongly, their cells run twice and out of order.
 
 A lab's cells run here in one namespace, with few steps and without figures.
 """
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import notebooks
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from scaling_lib.training import pipeline as pipelines
 from scaling_lib.transformer import Transformer
@@ -22,46 +23,57 @@ from scaling_lib.xla import blocks, by_hand, checkpoint, experts, llama, pipelin
 
 ROOT = Path(__file__).parents[1]
 LABS = {path.stem[:3]: path for path in sorted((ROOT / "labs").glob("05*.md"))}
-STEPS = {"05d": 40}  # experts even out slowly; elsewhere fewer do
+STEPS = {"05c": 10, "05d": 40}  # GPipe runs for a fifth of them, experts even out slowly; elsewhere fewer do
+QUICK = {
+    "jax_disable_most_optimizations": True,
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
 
 
-def cells(lab):
-    """The sources of a lab's code cells but for the installation and figures, with few steps."""
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """A cell that runs again, or a lab's step that another lab has too, is not compiled again."""
+    settings = QUICK | {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled"))}
+    before = {name: jax.config.values[name] for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def sources_of(lab):
+    """The sources of a lab's code cells but for the installation and figures; the first has imports and the mesh."""
     found = [cell for cell in notebooks.read_page(LABS[lab]).cells if cell.cell_type == "code"]
     sources = [cell.source for cell in found if "remove-cell" not in cell.metadata.get("tags", [])]
     assert sum("STEPS = " in source for source in sources) == 1
-    fewer = [re.sub(r"(STEPS = (?:\d+, \d+, )?)\d+", rf"\g<1>{STEPS.get(lab, 10)}", source) for source in sources]
-    return [source for source in fewer if "new_axes" not in source and "plots.use_style()" not in source]
-
-
-def imports(lab):
-    """The first cell, which has the imports and the mesh."""
-    for cell in notebooks.read_page(LABS[lab]).cells:
-        if cell.cell_type == "code" and "plots.use_style()" in cell.source:
-            return cell.source.replace("plots.use_style()\n", "")
-    raise AssertionError("no cell with imports")
+    fewer = [re.sub(r"(STEPS = (?:\d+, \d+, )?)\d+", rf"\g<1>{STEPS.get(lab, 6)}", source) for source in sources]
+    first, *rest = [source.replace("plots.use_style()\n", "") for source in fewer if "new_axes" not in source]
+    assert first.startswith(("from", "import"))
+    return [first, *rest]
 
 
 def execute(source, namespace):
-    exec(compile(ast.parse(source), source.splitlines()[0], "exec"), namespace)
+    exec(compile(source, source.splitlines()[0], "exec"), namespace)
 
 
 @cache
 def played(lab):
-    """What all cells of a lab define, each of which has run twice; and the sources."""
-    namespace, sources = {"__name__": "lab"}, [imports(lab), *cells(lab)]
-    for source in sources:
+    """What all cells of a lab define, each of which has run twice."""
+    namespace = {"__name__": "lab"}
+    for source in sources_of(lab):
         execute(source, namespace)
         execute(source, namespace)
-    return namespace, sources
+    return namespace
 
 
 def play_broken(lab, old, new):
     """A lab from the one cell that has `old` on, with `new` in its place."""
-    namespace, sources = played(lab)
+    namespace, sources = dict(played(lab)), sources_of(lab)
     (at,) = (i for i, source in enumerate(sources) if old in source)
     assert sources[at].count(old) == 1
-    namespace = dict(namespace)
     for source in (sources[at].replace(old, new), *sources[at + 1 :]):
         execute(source, namespace)
 
@@ -101,32 +113,99 @@ RULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("lab", "breaking"), [(lab, rule) for lab, rules in RULES.items() for rule in rules], ids=str)
-def test_a_broken_rule_turns_the_comparison_with_one_device_red(lab, breaking):
+@pytest.mark.slow
+@pytest.mark.parametrize(("lab", "broken"), [(lab, i) for lab, rules in RULES.items() for i in range(len(rules))])
+def test_a_broken_rule_turns_the_comparison_with_one_device_red(lab, broken):
     with pytest.raises(AssertionError, match=r"DIFFER|Not yet: the (loss|gradient norm) of step"):
-        play_broken(lab, *breaking)
+        play_broken(lab, *RULES[lab][broken])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lab", LABS)
 def test_every_cell_may_run_twice(lab):
-    namespace, sources = played(lab)
-    assert "one" in namespace
-    assert len(sources) > 10
+    assert "one" in played(lab)
+    assert len(sources_of(lab)) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lab", LABS)
 def test_a_cell_out_of_order_names_what_it_lacks(lab):
     """Every cell that needs an earlier one says which name it misses, and leaves the first cells as they were."""
+    first, *rest = sources_of(lab)
     namespace = {"__name__": "lab"}
-    execute(imports(lab), namespace)
+    execute(first, namespace)
     said = []
-    for source in cells(lab)[1:]:
+    for source in rest[1:]:
         try:
             execute(source, dict(namespace))
         except (NameError, ValueError) as error:
             said.append(str(error))
     assert len(said) > 5
     assert [words for words in said if not re.search(r"name '\w+' is not defined|run the .*cell", words)] == []
+
+
+# The exercises check themselves
+
+
+def verdict_of(source, namespace, **answers):
+    """What a cell's last expression, the check, says where `name = ...` is `name = its answer`."""
+    body = ast.parse(source)
+    for node in body.body:
+        if isinstance(node, ast.Assign) and node.targets[0].id in answers:
+            node.value = ast.Constant(answers[node.targets[0].id])
+    body.body[-1] = ast.Assign([ast.Name("verdict", ast.Store())], body.body[-1].value)
+    namespace = dict(namespace)
+    exec(compile(ast.fix_missing_locations(body), "cell", "exec"), namespace)
+    return namespace["verdict"], namespace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", LABS)
+def test_a_number_is_checked_and_each_wrong_one_that_a_hint_is_for_gets_it(lab):
+    checks = [source for source in sources_of(lab) if "check.answer(" in source]
+    assert len(checks) >= 2
+    for source in checks:
+        name, expected = re.search(r"check\.answer\(\s*(\w+),\s*(.+?),\s*(?:unit|slips)=", source).groups()
+        unanswered, namespace = verdict_of(source, played(lab))
+        assert unanswered.words.startswith("Not answered yet")
+        right, _ = verdict_of(source, namespace, **{name: float(eval(expected, namespace))})
+        assert right.ok, source
+        for wrong, hint in namespace["slips"].items():
+            verdict, _ = verdict_of(source, namespace, **{name: float(wrong)})
+            assert not verdict.ok, source
+            assert verdict.words == f"Not yet. {hint}"
+
+
+ANSWERS = {
+    "your_agreement": ("agreement", "lambda loss, gradients: (loss, gradients)"),
+    "your_scatter": ("scatter", "lambda g, w: scatter(8 * g, w)"),
+    "your_fetch": ("fetch", "lambda weights: fetch({n: 2 * w for n, w in weights.items()})"),
+    "your_rules": ("the_rules", "lambda: ((nothing, nothing), (summed, nothing))"),
+    "your_finish": ("finish", "lambda gradients: gradients"),
+    "your_sums": ("sums", "lambda gradients: gradients"),
+    "your_gather": ("gather", "lambda *parts: jax.tree.map(jnp.add, gather(*parts), gather(*parts))"),
+}
+"""The reader's function: the name of the solution, and an answer that is wrong."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lab", LABS)
+def test_a_function_is_checked_the_solution_right_another_wrong(lab):
+    checks = [source for source in sources_of(lab) if "by_hand.check(your_" in source]
+    assert checks
+    for source in checks:
+        namespace = dict(played(lab))
+        name, training = re.search(r"by_hand\.check\((\w+), (\w+), one\)", source).groups()
+        execute(source, namespace)
+        assert "Not answered yet" in str(by_hand.check(namespace[name], namespace[training], namespace["one"]))
+        for part in ("pairs", "ways"):  # of two parts of an exercise, the one that the check takes from the notebook
+            if part in namespace and f"your_{part}" in namespace:
+                namespace[f"your_{part}"] = namespace[part]
+        solution, wrong = (eval(words, namespace) for words in ANSWERS[name])
+        right = by_hand.check(solution, namespace[training], namespace["one"])
+        assert right.ok, right
+        refused = by_hand.check(wrong, namespace[training], namespace["one"])
+        assert re.match("Not yet: the (loss|gradient norm) of step", str(refused)), refused
 
 
 # Training
