@@ -1,7 +1,7 @@
-"""A contest of training plans: each scored by its time against the best that the search finds. Played in labs/06-training-llama.md.
+"""A contest of training plans, each scored by its time against the best that the search finds.
 
 How much of its communication a step hides, nobody knows before it runs. So a plan is held against two bests: the fastest
-where all hides, and the fastest where nothing does.
+where all hides, and the fastest where nothing does. Played in labs/06-training-llama.md.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Score:
 
     @property
     def medal(self) -> str | None:
-        """"gold", "silver" or "bronze", by `MEDALS`; None for slower plans, and for those that do not fit."""
+        """A name in `MEDALS`; None for slower plans, and for those that do not fit."""
         return next((medal for medal, most in MEDALS.items() if self.fits and self.ratio <= most), None)
 
     @property
