@@ -65,7 +65,7 @@ CASES = (
     Case("70b-v6e-small", _70B, "v6e:4x4", _plan(fsdp=16), 16),
     Case("405b-v6e-tensor", _405B, "v6e:16x16", _plan(fsdp=32, tensor=8, loss_chunks=8), 32),
 )
-"""8B, 70B and 405B; v5e, v5p and v6e; data, FSDP, and tensor with sequence parallel; three remat policies; whole and chunked loss."""
+"""8B, 70B, 405B; v5e, v5p, v6e; data, FSDP, and tensor with sequence parallel; three remat policies; whole and chunked loss."""
 
 
 def judged() -> tuple[Judgement, ...]:
@@ -78,7 +78,7 @@ def judged() -> tuple[Judgement, ...]:
 
 
 def write() -> None:
-    """Compiles every case and records it: a quarter of an hour on two cores. What did not change keeps its bytes."""
+    """Compiles every case and records it: twenty minutes on two cores. What did not change keeps its bytes."""
     before = os.environ.get("SCALING_LIB_RECORDS")
     os.environ["SCALING_LIB_RECORDS"] = "write"
     try:
