@@ -19,7 +19,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from scaling_lib.training import pipeline as pipelines
 from scaling_lib.transformer import Transformer
-from scaling_lib.xla import blocks, by_hand, checkpoint, experts, llama, pipeline, simulate, text, train
+from scaling_lib.xla import llama, simulate
+from scaling_lib.xla.training import blocks, by_hand, checkpoint, experts, pipeline, text, train
 
 ROOT = Path(__file__).parents[1]
 LABS = {path.stem[:3]: path for path in sorted((ROOT / "labs").glob("05*.md"))}

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from scaling_lib.xla import simulate
 from scaling_lib.xla.program import Program
 from scaling_lib.xla.puzzle import Attempt
-from scaling_lib.xla.train import Step, Training, apart
+from scaling_lib.xla.training.train import Step, Training, apart
 
 Tree = Any  # of arrays, or of their layouts
 Layouts = tuple[Tree, Tree, Tree]
