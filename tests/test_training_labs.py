@@ -49,6 +49,11 @@ def compiled_once(tmp_path_factory):
     monkeypatch.undo()
 
 
+def in_turn(lab, *more):
+    """Parameters of a test; all tests of one lab go to one process, which plays the lab once."""
+    return pytest.param(lab, *more, marks=pytest.mark.xdist_group(lab))
+
+
 def sources_of(lab):
     """The sources of a lab's code cells but for the installation, figures and drops; the first has imports and the mesh."""
     found = [cell for cell in notebooks.read_page(LABS[lab]).cells if cell.cell_type == "code"]
@@ -119,21 +124,21 @@ RULES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lab", "broken"), [(lab, i) for lab, rules in RULES.items() for i in range(len(rules))])
+@pytest.mark.parametrize(("lab", "broken"), [in_turn(lab, i) for lab, rules in RULES.items() for i in range(len(rules))])
 def test_a_broken_rule_turns_the_comparison_with_one_device_red(lab, broken):
     with pytest.raises(AssertionError, match=r"DIFFER|Not yet: the (loss|gradient norm) of step"):
         play_broken(lab, *RULES[lab][broken])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", LABS)
+@pytest.mark.parametrize("lab", map(in_turn, LABS))
 def test_every_cell_may_run_twice(lab):
     assert "one" in played(lab)
     assert len(sources_of(lab)) > 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", LABS)
+@pytest.mark.parametrize("lab", map(in_turn, LABS))
 def test_a_cell_out_of_order_names_what_it_lacks(lab):
     """Every cell that needs an earlier one says which name it misses, and leaves the first cells as they were."""
     first, *rest = sources_of(lab)
@@ -165,7 +170,7 @@ def verdict_of(source, namespace, **answers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", LABS)
+@pytest.mark.parametrize("lab", map(in_turn, LABS))
 def test_a_number_is_checked_and_each_wrong_one_that_a_hint_is_for_gets_it(lab):
     checks = [source for source in sources_of(lab) if "check.answer(" in source]
     assert len(checks) >= 2
@@ -194,7 +199,7 @@ ANSWERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", LABS)
+@pytest.mark.parametrize("lab", map(in_turn, LABS))
 def test_a_function_is_checked_the_solution_right_another_wrong(lab):
     checks = [source for source in sources_of(lab) if "by_hand.check(your_" in source]
     assert checks
