@@ -131,14 +131,14 @@ def test_a_broken_rule_turns_the_comparison_with_one_device_red(lab, broken):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", map(in_turn, LABS))
+@pytest.mark.parametrize("lab", [in_turn(lab) for lab in LABS])
 def test_every_cell_may_run_twice(lab):
     assert "one" in played(lab)
     assert len(sources_of(lab)) > 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", map(in_turn, LABS))
+@pytest.mark.parametrize("lab", [in_turn(lab) for lab in LABS])
 def test_a_cell_out_of_order_names_what_it_lacks(lab):
     """Every cell that needs an earlier one says which name it misses, and leaves the first cells as they were."""
     first, *rest = sources_of(lab)
@@ -170,7 +170,7 @@ def verdict_of(source, namespace, **answers):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", map(in_turn, LABS))
+@pytest.mark.parametrize("lab", [in_turn(lab) for lab in LABS])
 def test_a_number_is_checked_and_each_wrong_one_that_a_hint_is_for_gets_it(lab):
     checks = [source for source in sources_of(lab) if "check.answer(" in source]
     assert len(checks) >= 2
@@ -199,7 +199,7 @@ ANSWERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lab", map(in_turn, LABS))
+@pytest.mark.parametrize("lab", [in_turn(lab) for lab in LABS])
 def test_a_function_is_checked_the_solution_right_another_wrong(lab):
     checks = [source for source in sources_of(lab) if "by_hand.check(your_" in source]
     assert checks
