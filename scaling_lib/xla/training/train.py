@@ -76,20 +76,20 @@ class Training:
         """Of the gradients before they are clipped, one a step."""
         return np.array([norm for _, norm in self.log])
 
-    def run(self, until: int) -> Training:
-        """Train until so many steps are done, with a progress bar; does nothing where they are.
+    def run(self, until: int, *, bar: bool = True) -> Training:
+        """Train until so many steps are done, with a progress bar if wanted; does nothing where they are.
 
         An interrupt ends it with a message that says how to go on.
         """
         until = units.size("until", until)
         try:
-            with tqdm(total=until, initial=min(self.done, until), desc=self.name, leave=False) as bar:
+            with tqdm(total=until, initial=min(self.done, until), desc=self.name, leave=False, disable=not bar) as progress:
                 while self.done < until:
                     params, state, loss, norm = self.step(self.params, self.state, self.batch(self.done))
                     entry = (float(loss), float(norm))
                     self.params, self.state, self.log = params, state, (*self.log, entry)
-                    bar.update()
-                    bar.set_postfix_str(f"loss {entry[0]:.3f}", refresh=False)
+                    progress.update()
+                    progress.set_postfix_str(f"loss {entry[0]:.3f}", refresh=False)
         except KeyboardInterrupt:
             print(f"{self.name}: stopped after {self.done} of {until} steps; run this cell again to go on")
         return self
