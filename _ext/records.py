@@ -4,7 +4,7 @@
     python _ext/records.py check [PAGE.md ...]    runs the pages, which compare their records with the live compiler
 
 Without pages: all that compile with `record=`; then `write` also drops what no page records any more, and compiles the training
-steps of `scaling_lib.xla.judged` and the serving steps of `scaling_lib.xla.serving.judged`, which takes a quarter of an hour.
+steps of `scaling_lib.xla.judged` and the serving steps of `scaling_lib.xla.serving.judged`, which takes half an hour.
 """
 
 import argparse

@@ -24,7 +24,7 @@ def every():
 
 def test_there_are_cases_of_every_kind():
     plans = [case.plan for case in judged.CASES]
-    assert {case.model for case in judged.CASES} == {"Llama-3 8B", "Llama-3 70B"}
+    assert {case.model for case in judged.CASES} == {"Llama-3 8B", "Llama-3 70B", "Llama-3.1 405B"}
     assert {case.slice.partition(":")[0] for case in judged.CASES} == {"v5e", "v5p", "v6e"}
     assert len({plan.remat for plan in plans}) == 3
     assert any(plan.tensor == 1 for plan in plans)
@@ -33,13 +33,14 @@ def test_there_are_cases_of_every_kind():
     assert {plan.loss_chunks > 1 for plan in plans} == {False, True}
 
 
-def test_arguments_are_exact_but_for_padding_to_128_lanes(every):
+def test_arguments_are_exact_but_for_padding_to_tiles(every):
     for name, found in every.items():
         arguments, _ = found.memory
         if arguments.compiled is None:
             assert not found.fits
             continue
-        padded = found.estimate.model.D // found.estimate.plan.fsdp % 128
+        model, plan = found.estimate.model, found.estimate.plan
+        padded = model.D // plan.fsdp % 128 or model.L % 8  # norms of all layers lie in tiles of 8 × 128
         assert arguments.compiled >= arguments.predicted, name
         assert arguments.compiled == pytest.approx(arguments.predicted, rel=2e-4 if padded else 1e-12), name
     assert sum(found.memory[0].compiled == found.memory[0].predicted for found in every.values()) >= 12

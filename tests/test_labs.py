@@ -31,7 +31,7 @@ def run(*command, **kwargs):
 def requirements():
     """What Colab has: the dependencies of the extras that labs use, and the tools that run a notebook."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    return [*extras["show"], *extras["jax"], "ipykernel", "nbval"]
+    return [*extras["show"], *extras["jax"], *extras["labs"], "ipykernel", "nbval"]
 
 
 @pytest.fixture(scope="session")

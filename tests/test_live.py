@@ -27,7 +27,7 @@ from tests.test_book import DOCS, HTML, ROOT
 
 pytestmark = pytest.mark.book
 ROOFLINES, TPUS, SHARDING = "chapters/01-roofline", "chapters/02-tpus", "chapters/03-sharding"
-TRANSFORMERS = "chapters/04-transformers"
+TRANSFORMERS, TRAINING, LLAMA = "chapters/04-transformers", "chapters/05-training", "chapters/06-training-llama"
 LIVE = HTML / "_static/live"
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
 EXPLORERS = {
@@ -35,6 +35,8 @@ EXPLORERS = {
     TPUS: ("memory", "torus"),
     SHARDING: ("sharding",),
     TRANSFORMERS: ("model", "cache"),
+    TRAINING: ("plan",),
+    LLAMA: ("budget",),
 }
 VIEWS = {name: getattr(explorers, f"{name}_view") for names in EXPLORERS.values() for name in names}
 STARTS = {
@@ -48,6 +50,16 @@ STARTS = {
     },
     "model": {"model": "Llama-3 8B", "T": 8192, "B": 1, "dtype": "bf16", "area": "parameters"},
     "cache": {"models": USUAL, "S": 32768, "B": 1, "dtype": "bf16", "chip": "v5e"},
+    "plan": {
+        "model": "Llama-3 70B", "slice": "v5p:8x8x8", "count": 1, "batch": 512, "T": 8192, "data": 1, "fsdp": "rest", "tensor": 4,
+        "context": 1, "pipeline": 1, "expert": 1, "zero": 3, "microbatches": 1, "schedule": "1f1b", "virtual_stages": 1,
+        "uneven_stages": False, "remat": "full", "sequence_parallel": True, "loss_chunks": 1, "efficiency": 1.0,
+    },
+    "budget": {
+        "model": "Llama-3 70B", "chip": "v5p", "tokens": 15 * 10**12, "batch_tokens": 2**22, "T": 8192,
+        "usd_per_chip_hour": "list", "efficiency": 0.7, "failures": "none", "checkpoint_s": 30, "restart_s": 600,
+        "slice": "v5p:8x8x8",
+    },
 }  # fmt: skip
 
 CONFIG = {
@@ -293,6 +305,43 @@ MOVES = {
         ("number format", choose("int8"), {"dtype": "int8"}),
         ("chip", choose("b200"), {"chip": "b200"}),
         ("models", write("qwen3 8b, kimi-k2"), {"models": "Qwen3 8B, Kimi-K2"}),
+    ],
+    "plan": [
+        ("tensor", write("8"), {"tensor": 8}),
+        ("data", write("2"), {"data": 2}),
+        ("pipeline", write("4"), {"pipeline": 4}),
+        ("microbatches", write("8"), {"microbatches": 8}),
+        ("schedule", choose("interleaved"), {}),  # with one chunk a stage it is none
+        ("virt. stages", write("5"), {"schedule": "interleaved", "virtual_stages": 5}),
+        ("remat", choose("selective"), {"remat": "selective"}),
+        ("zero", choose("1"), {"zero": 1}),
+        ("loss chunks", write("4"), {"loss_chunks": 4}),
+        ("seq. parallel", choose("False"), {"sequence_parallel": False}),
+        ("context", write("2"), {"context": 2}),
+        ("efficiency", choose("0.65"), {"efficiency": 0.65}),
+        ("sequences", write("2,048"), {"batch": 2048}),
+        ("T, tokens", write("4096"), {"T": 4096}),
+        ("uneven", choose("True"), {"uneven_stages": True}),
+        ("slices", write("2"), {"count": 2}),
+        ("usual slices", choose("v5p:16x16x16"), {"slice": "v5p:16x16x16"}),
+        ("slice", write("v5p:8x8x16"), {"slice": "v5p:8x8x16"}),
+        ("fsdp", write("16"), {"fsdp": 16}),
+        ("model", choose("Mixtral 8x22B"), {"model": "Mixtral 8x22B"}),
+        ("fsdp", write("rest"), {"fsdp": "rest"}),
+        ("expert", write("4"), {"expert": 4}),
+    ],
+    "budget": [
+        ("failures", choose("as for Llama 3 405B"), {"failures": "as for Llama 3 405B"}),
+        ("checkpoint (s)", write("60"), {"checkpoint_s": 60}),
+        ("restart (s)", write("900"), {"restart_s": 900}),
+        ("efficiency", press("ArrowLeft"), {"efficiency": 0.65}),
+        ("tokens in all", write("2e12"), {"tokens": 2 * 10**12}),
+        ("$ a chip and hour", write("$1.99"), {"usd_per_chip_hour": 1.99}),
+        ("marked slice", choose("v5p:4x4x8"), {"slice": "v5p:4x4x8"}),
+        ("chip", choose("h100"), {"chip": "h100", "slice": "h100:8x64"}),
+        ("tokens a step", write("8,388,608"), {"batch_tokens": 2**23}),
+        ("T, tokens", write("4096"), {"T": 4096}),
+        ("model", choose("Llama-3 8B"), {"model": "Llama-3 8B"}),
     ],
 }
 
@@ -562,6 +611,22 @@ KEYS = {
         ("B, sequences", ["End", "0"], {"B": 10}),
         ("number format", ["End"], {"dtype": "int4"}),
         ("chip", ["v", "6"], {"chip": "v6e"}),
+    ],
+    "plan": [
+        ("usual slices", ["ArrowUp"], {"slice": "v5p:4x4x4"}),
+        ("slice", ["Control+a", *"v5p:4x4x8"], {"slice": "v5p:4x4x8"}),
+        ("sequences", ["Control+a", *"256"], {"batch": 256}),
+        ("fsdp", ["Control+a", *"32"], {"fsdp": 32}),
+        ("zero", ["ArrowUp"], {"zero": 2}),
+        ("remat", ["ArrowUp"], {"remat": "selective"}),
+    ],
+    "budget": [
+        ("model", ["ArrowUp"], {"model": "Llama-3 8B"}),
+        ("chip", ["v", "6"], {"chip": "v6e", "slice": "2 × v6e:16x16"}),
+        ("tokens in all", ["Control+a", *"9e12"], {"tokens": 9 * 10**12}),
+        ("efficiency", ["ArrowRight"], {"efficiency": 0.75}),
+        ("failures", ["ArrowDown"], {"failures": "as for Llama 3 405B"}),
+        ("marked slice", ["ArrowUp"], {"slice": "v6e:16x16"}),
     ],
 }
 

@@ -113,7 +113,8 @@ def compile(
     on = _pretended(layouts.mesh_of(specs, out))
     specs, out = layouts.move_specs(specs, on), layouts.move_out(out, on)
     with layouts.in_context(on, on):
-        compiled = tracing.lower(fn, specs, out=out, donate=donate, called=called).compile()
+        lowered = tracing.lower(fn, specs, out=out, donate=donate, called=called)
+        compiled = lowered.compile(compiler_options={"xla_backend_optimization_level": 0})  # machine code that nobody runs
     return Program.read(
         compiled.as_text(),
         name=called,
