@@ -130,3 +130,10 @@ def test_a_contest_without_any_plan_says_why():
     tiny = Slice(whole.chip.but(usable_hbm_bytes=1e5), whole.shape)
     with pytest.raises(ValueError, match=r"slice='v5p:2x2x1' can run no plan to compare with: .*lacking"):
         contest.contest(MODEL, tiny, 4, T=T, choices=CHOICES)
+
+
+@pytest.mark.parametrize(("faster", "named"), [(0.995, False), (0.985, True)])
+def test_a_change_is_named_from_a_hundredth_of_the_time_on(on, faster, named):
+    step = on.shown.best[0]
+    before, after = (contest.Score(estimate=step, hidden_ratio=1.0, shown_ratio=1.2 * part) for part in (1, faster))
+    assert contest._helps(after, before) == named

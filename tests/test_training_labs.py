@@ -16,11 +16,13 @@ import notebooks
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from scaling_lib.training import pipeline as pipelines
 from scaling_lib.transformer import Transformer
 from scaling_lib.xla import llama, simulate
-from scaling_lib.xla.training import blocks, by_hand, checkpoint, experts, pipeline, text, train
+from scaling_lib.xla.training import account, blocks, by_hand, checkpoint, experts, pipeline, text, train
 
 ROOT = Path(__file__).parents[1]
 LABS = {path.stem[:3]: path for path in sorted((ROOT / "labs").glob("05*.md"))}
@@ -398,6 +400,21 @@ def test_without_orbax_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
     with pytest.raises(ImportError, match="pip install orbax-checkpoint, then run this cell again"):
         checkpoint.save(tmp_path / "a", {})
+
+
+def test_what_a_device_sends_counts_each_pass_of_a_loop_and_no_single_number():
+    ring = simulate.mesh(X=8)
+
+    def body(x):
+        def turn(x, _):
+            return jax.lax.psum(x, "X") / 8, None
+
+        x, _ = jax.lax.scan(turn, x, None, 5)
+        return x, jax.lax.pmean(x[0, 0], "X")
+
+    run = jax.shard_map(body, mesh=ring, in_specs=P("X"), out_specs=(P("X"), P()), check_vma=False)
+    program = simulate.compile(run, jax.ShapeDtypeStruct((24, 7), "float32", sharding=NamedSharding(ring, P("X"))))
+    assert account.sent(program) == {"all-reduce": pytest.approx(5 * 2 * 7 / 8 * 4 * 3 * 7)}  # 3 x 7 numbers of 4 bytes
 
 
 def test_with_too_few_devices_the_first_cell_says_what_to_do():

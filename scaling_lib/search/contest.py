@@ -103,7 +103,7 @@ class Score:
             f"{e.binds} binds: {e.inequality}",
         ]
         if self.changed is None:
-            return "\n".join([*lines, "no single change helps by more than 1 %"])
+            return "\n".join([*lines, f"no single change helps by more than {100 * WORTH:g} %"])
         after, gib = self.changed, units.human(float(self.changed.estimate.memory.total), "GiB")
         return "\n".join([*lines, f"would help most: {self.change}: {after.band} times, {gib}"])
 
