@@ -10,8 +10,9 @@ import pytest
 from scaling_lib import transformer as tf
 from scaling_lib.hardware import Slice, chip, slice_of
 from scaling_lib.inference import Layout, Speed, serve, why_not
+from scaling_lib.inference.sizing import slices_of
 from scaling_lib.search import serving_pareto
-from scaling_lib.search.servers import Question, batches, candidates, layouts, slices_of
+from scaling_lib.search.servers import Question, batches, candidates, layouts
 from scaling_lib.transformer import Experts, Transformer
 
 ASK = {"input": 1000, "output": 200}

@@ -13,7 +13,8 @@ from scaling_lib import hardware, units
 from scaling_lib.hardware import Chip, Slice, slice_of
 from scaling_lib.inference import Layout, ServingEstimate, Speed, serve
 from scaling_lib.inference.server import Engine
-from scaling_lib.search.servers import Candidates, Question, candidates, layouts, slices_of
+from scaling_lib.inference.sizing import slices_of
+from scaling_lib.search.servers import Candidates, Question, candidates, layouts
 from scaling_lib.training.money import HOUR_S
 from scaling_lib.transformer import Transformer
 from scaling_lib.transformer import model as model_of

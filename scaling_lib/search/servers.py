@@ -9,20 +9,19 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from scaling_lib.hardware import Chip, Slice, tpu_shapes
-from scaling_lib.inference import Layout, Speed, disaggregation, prefill
+from scaling_lib.hardware import Slice
+from scaling_lib.inference import Layout, Speed, disaggregation, prefill, sizing
 from scaling_lib.inference.estimate import placed
 from scaling_lib.inference.facts import Facts
 from scaling_lib.inference.forward import memory, price, rates
-from scaling_lib.inference.layout import AXES, GROUPS, RULES
+from scaling_lib.inference.layout import GROUPS, RULES
 from scaling_lib.inference.server import Engine, token_s
+from scaling_lib.inference.sizing import MOST_SEQUENCES
 from scaling_lib.inference.step import largest
-from scaling_lib.search.space import divisors
 from scaling_lib.training.wires import Wires
 from scaling_lib.transformer import Transformer
 
 Floats = npt.NDArray[np.float64]
-MOST_SEQUENCES = 2**20  # at a time; of models that are all window and no context, more would fit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,39 +59,13 @@ class Candidates:
     lacks_bytes: float
 
 
-def slices_of(chip: Chip, most_chips: int) -> tuple[Slice, ...]:
-    """Slices of one generation, one for each number of chips: the torus most like a cube, or nodes as full as can be."""
-    found: dict[int, Slice] = {}
-    if chip.kind == "tpu":
-        for shape in sorted(tpu_shapes(chip), key=lambda shape: (math.prod(shape), sum(shape), shape)):
-            if math.prod(shape) <= most_chips:
-                found.setdefault(math.prod(shape), Slice(chip, shape))
-        return tuple(found.values())
-    chips = 1
-    while chips <= most_chips:
-        node = math.gcd(chips, chip.fabric_chips)
-        found[chips] = Slice(chip, (node, chips // node))
-        chips *= 2
-    return tuple(found.values())
-
-
 def layouts(question: Question, slice: Slice, refused: dict[str, int]) -> Iterator[Layout]:
-    """Layouts of a slice that the model allows; those refused are counted by rule.
-
-    Every number of tensor ways, and for the rest of the devices one axis: sequences of the cache, their tokens, the model's
-    width, or data. Experts lie on as few devices as each can have, or all devices share each.
-    """
-    model, n = question.model, slice.devices
-    for tensor in reversed(divisors(n)):
-        rest = n // tensor
-        for axis in ("data", "kv_batch", "sequence", "width")[: 4 if rest > 1 else 1]:
-            for expert in sorted({1, math.gcd(n, model.E or 1)}):
-                ways = dict.fromkeys(AXES, 1) | {"tensor": tensor, axis: rest}
-                layout = question.base.but(**ways, expert=expert)
-                if rule := next((rule for rule in RULES if rule.why(layout, model)), None):
-                    refused[rule.kind] = refused.get(rule.kind, 0) + 1
-                else:
-                    yield layout
+    """Layouts of a slice that the model allows; those refused are counted by rule."""
+    for layout in sizing.layouts(question.model, slice, question.base):
+        if rule := next((rule for rule in RULES if rule.why(layout, question.model)), None):
+            refused[rule.kind] = refused.get(rule.kind, 0) + 1
+        else:
+            yield layout
 
 
 def candidates(question: Question, slice: Slice, layout: Layout) -> Candidates:

@@ -21,20 +21,16 @@ from scaling_lib.show.explorers.base import (
     size_field,
     words_and_table,
 )
+from scaling_lib.show.explorers.chips import LIST, has_all, read_price
 from scaling_lib.training import StepEstimate
 from scaling_lib.training.goodput import LLAMA_3_CHIP_MTBF_S, Goodput, goodput
 from scaling_lib.training.money import Bill, bill
 from scaling_lib.training.sizing import links_bind, quick_plan, slices
 from scaling_lib.transformer import MODELS
 
-LIST = "list"
-"""What stands for the catalog's list price."""
 FAILURES: Mapping[str, float | None] = {"none": None, "as for Llama 3 405B": LLAMA_3_CHIP_MTBF_S}
 """Chip-seconds between failures, by what the reader chooses."""
 EFFICIENCIES = tuple(n / 20 for n in range(6, 21))
-
-_NEEDED = {"hbm_bytes", "hbm_bytes_per_s", "dcn_bytes_per_s"}
-_LINKS = {"tpu": "ici_link_bytes_per_s", "gpu": "fabric_bytes_per_s"}
 
 
 def budget_view(
@@ -131,7 +127,7 @@ def budget_explorer(
     Raises:
         ValueError: for a value that the control cannot hold, and values that do not go together.
     """
-    chips = {each.name: each for each in hardware.CHIPS.values() if _priced(each)}
+    chips = {each.name: each for each in hardware.CHIPS.values() if has_all(each)}
     start = dict(locals())
     controls = {
         "model": dropdown("model", tuple(MODELS)),
@@ -139,7 +135,7 @@ def budget_explorer(
         "tokens": size_field("tokens", "tokens in all"),
         "batch_tokens": size_field("batch_tokens", "tokens a step"),
         "T": size_field("T", "T, tokens"),
-        "usd_per_chip_hour": control(widgets.Text, "$ a chip and hour", _read_price, value=LIST),
+        "usd_per_chip_hour": control(widgets.Text, "$ a chip and hour", read_price, value=LIST),
         "efficiency": control(widgets.SelectionSlider, "efficiency", options=EFFICIENCIES, value=1.0),
         "failures": dropdown("failures", tuple(FAILURES)),
         "checkpoint_s": size_field("checkpoint_s", "checkpoint (s)"),
@@ -164,21 +160,8 @@ def budget_explorer(
     return Explorer("budget", controls, budget_view, follow, joint=_at)
 
 
-def _priced(chip: Chip) -> bool:
-    return {*_NEEDED, _LINKS[chip.kind]} <= {*chip.figures} and "bf16" in chip.peak_flops_per_s and chip.name != "v100"
-
-
 def _offered(chip: Chip) -> tuple[str, ...]:
     return tuple(map(str, slices(chip)))
-
-
-def _read_price(text: str) -> float | str:
-    typed = text.strip().removeprefix("$").strip()
-    if typed.lower() == LIST:
-        return LIST
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", typed) or float(typed) == 0:
-        raise ValueError(f"usd_per_chip_hour={text!r} is no price; write dollars like '2.50', or 'list' for the list price")
-    return float(typed)
 
 
 def _at(words: str) -> str:
