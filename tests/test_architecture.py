@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "transformer": {"units", "catalog", "hardware", "roofline"},
     "training": {"units", "catalog", "hardware", "roofline", "collectives", "transformer"},
     "inference": {"units", "catalog", "hardware", "roofline", "collectives", "transformer", "training"},
-    "search": {*CORE},
+    "search": {*CORE, "serving"},
     "serving": {*CORE},
     "validation": {*CORE},
     "show": {*CORE, "serving", "validation"},
