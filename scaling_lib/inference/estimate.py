@@ -58,9 +58,9 @@ def decode_step(
 
     NB: samplers are taken to work on shards of the logits, so these do not travel. Experts are taken to be chosen evenly.
     """
-    model, slice = _found(model, slice, layout)
+    model, slice = resolved(model, slice, layout)
     new, context = units.size("new", new), units.size("context", context)
-    cache = _checked(model, context, cache)
+    cache = checked(model, context, cache)
     if new > context:
         raise ValueError(f"new={new} tokens are more than context={context}, which includes them")
     if reads not in ("used", "all"):
@@ -97,13 +97,13 @@ def prefill(
     Raises:
         ValueError: as of `decode_step`, and for a cached prefix that leaves nothing to compute.
     """
-    model, slice = _found(model, slice, layout)
+    model, slice = resolved(model, slice, layout)
     prompt = units.size("prompt", prompt)
     cached = 0 if cached == 0 else units.size("cached", cached)
     if cached >= prompt:
         raise ValueError(f"cached={cached} of prompt={prompt} tokens leaves none to compute; the last one always is: give fewer")
     size = prompt - cached if chunk is None else units.size("chunk", chunk)
-    cache = _checked(model, prompt, cache)
+    cache = checked(model, prompt, cache)
     ends = [*range(cached + size, prompt, size), prompt]
     starts = [cached, *ends[:-1]]
     facts = tuple(
@@ -113,7 +113,8 @@ def prefill(
     return _priced("prefill", model, slice, layout, units.size("batch", batch), prompt - cached, prompt, cache, facts, speed)
 
 
-def _found(model: Transformer | str, slice: Slice | str, layout: Layout) -> tuple[Transformer, Slice]:
+def resolved(model: Transformer | str, slice: Slice | str, layout: Layout) -> tuple[Transformer, Slice]:
+    """The model and the slice that were named, which a layout must fit."""
     model = model_of(model) if isinstance(model, str) else model
     slice = slice_of(slice) if isinstance(slice, str) else slice
     if not isinstance(layout, Layout):
@@ -123,7 +124,8 @@ def _found(model: Transformer | str, slice: Slice | str, layout: Layout) -> tupl
     return model, slice
 
 
-def _checked(model: Transformer, context: int, cache: int | None) -> int:
+def checked(model: Transformer, context: int, cache: int | None) -> int:
+    """Tokens for which a sequence has room, `context` if not given; refuses a context beyond that or the model's positions."""
     cache = context if cache is None else units.size("cache", cache)
     if context > cache:
         raise ValueError(

@@ -8,10 +8,10 @@ from __future__ import annotations
 from scaling_lib import units
 from scaling_lib.hardware import Chip, Slice
 from scaling_lib.inference import forward
-from scaling_lib.inference.estimate import decode_step
+from scaling_lib.inference.estimate import USUAL, checked, resolved
 from scaling_lib.inference.facts import Facts
 from scaling_lib.inference.layout import Layout
-from scaling_lib.inference.step import largest, largest_batch
+from scaling_lib.inference.step import largest
 from scaling_lib.transformer import Transformer
 
 LONGEST = 2**30
@@ -20,18 +20,23 @@ LONGEST = 2**30
 
 def max_batch(model: Transformer | str, slice: Slice | str, layout: Layout, *, context: int) -> int:
     """The most sequences of `context` tokens each that the memory holds, beside the weights; 0 where not one fits."""
-    return largest_batch(decode_step(model, slice, layout, 1, context=context))
+    model, slice = resolved(model, slice, layout)
+    context = units.size("context", context)
+    cache = checked(model, context, None)
+    facts, usable = Facts.of(model, layout, T=1, S=context, cache=cache), forward.rates(slice, layout, USUAL).usable_bytes
+    return largest(lambda batch: bool(forward.memory(facts, layout, batch).total <= usable), units.MAX_SIZE)
 
 
 def max_context(model: Transformer | str, slice: Slice | str, layout: Layout, *, batch: int) -> int:
     """The longest context for which so many sequences fit; 0 where none does, and `LONGEST` where no length is too much."""
-    step = decode_step(model, slice, layout, batch, context=1)
+    model, slice = resolved(model, slice, layout)
+    batch, usable = units.size("batch", batch), forward.rates(slice, layout, USUAL).usable_bytes
 
     def fits(context: int) -> bool:
-        facts = Facts.of(step.model, step.layout, T=1, S=context, cache=context)
-        return bool(forward.memory(facts, step.layout, batch).total <= step.usable_bytes)
+        facts = Facts.of(model, layout, T=1, S=context, cache=context)
+        return bool(forward.memory(facts, layout, batch).total <= usable)
 
-    return largest(fits, step.model.learned_positions or LONGEST)
+    return largest(fits, model.learned_positions or LONGEST)
 
 
 def critical_batch(chip: Chip, layout: Layout, model: Transformer | None = None) -> float:

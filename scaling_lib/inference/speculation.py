@@ -67,6 +67,18 @@ def expected_tokens(acceptance: Number, guesses: Number) -> Number:
     return (1 - acceptance ** (guesses + 1)) / (1 - acceptance)
 
 
+def speedup(acceptance: Number, guesses: Number, *, draft: Number, check: Number = 1.0) -> Number:
+    """Tokens in the time of a plain one, expected tokens over what they cost; below 1 speculation is slower.
+
+    Args:
+        acceptance: as of `expected_tokens`.
+        guesses: k.
+        draft: seconds of a step of the draft, over those of a plain step of the target.
+        check: the same of a step of the target over the guesses and one more: 1 while reading weights and cache binds.
+    """
+    return expected_tokens(acceptance, guesses) / (guesses * draft + check)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
     """Speculative decoding against plain decoding.
@@ -103,7 +115,9 @@ class Speculation:
     @property
     def speedup(self) -> float:
         """Tokens in the time of a plain one; below 1 it is slower."""
-        return self.plain.seconds / self.tpot_s
+        plain_s = self.plain.seconds
+        draft, check = self.draft.seconds / plain_s, self.check.seconds / plain_s
+        return float(speedup(self.acceptance, self.guesses, draft=draft, check=check))
 
     @property
     def fits(self) -> bool:

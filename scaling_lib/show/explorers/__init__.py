@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 from scaling_lib.show.explorers.base import LINK, Control, Explorer, View, read_size
 
 if TYPE_CHECKING:
+    from scaling_lib.show.explorers.batch import batch_explorer, batch_view
     from scaling_lib.show.explorers.budget import budget_explorer, budget_view
     from scaling_lib.show.explorers.cache import cache_explorer, cache_view
     from scaling_lib.show.explorers.memory import memory_explorer, memory_view
     from scaling_lib.show.explorers.model import model_explorer, model_view
     from scaling_lib.show.explorers.plan import plan_explorer, plan_view
     from scaling_lib.show.explorers.roofline import matmul_explorer, matmul_view, roofline_explorer, roofline_view
+    from scaling_lib.show.explorers.serving import serving_explorer, serving_view
     from scaling_lib.show.explorers.sharding import sharding_explorer, sharding_view
+    from scaling_lib.show.explorers.speculation import speculation_explorer, speculation_view
     from scaling_lib.show.explorers.torus import torus_explorer, torus_view
 
 __all__ = [
@@ -24,6 +27,8 @@ __all__ = [
     "Control",
     "Explorer",
     "View",
+    "batch_explorer",
+    "batch_view",
     "budget_explorer",
     "budget_view",
     "cache_explorer",
@@ -39,8 +44,12 @@ __all__ = [
     "read_size",
     "roofline_explorer",
     "roofline_view",
+    "serving_explorer",
+    "serving_view",
     "sharding_explorer",
     "sharding_view",
+    "speculation_explorer",
+    "speculation_view",
     "torus_explorer",
     "torus_view",
 ]
