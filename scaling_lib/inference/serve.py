@@ -64,7 +64,8 @@ def serve(
             batch is given and not one sequence fits. A batch beyond the memory is a result: `fits` is False.
 
     NB: a decode step is priced at the mean length, input and half of the output. All requests are alike and none waits:
-    `scaling_lib.serving` simulates what queues and unequal requests add.
+    `scaling_lib.serving` simulates what queues and unequal requests add. With "disaggregated" the first token waits for the cache
+    to move, which is pessimistic: there the prefill server sends it, and the second one waits.
     """
     input, output = units.size("input", input), units.size("output", output)
     if engine not in ENGINES:
