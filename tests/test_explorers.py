@@ -21,6 +21,7 @@ from scaling_lib.sharding import matmul_plan, parse_product
 from scaling_lib.show import explorers, holdings, kv_cache, palette, plots, svg, treemap
 from scaling_lib.show.explorers import (
     base,
+    batch_explorer,
     budget_explorer,
     cache_explorer,
     cache_view,
@@ -33,8 +34,10 @@ from scaling_lib.show.explorers import (
     plan_explorer,
     roofline_explorer,
     roofline_view,
+    serving_explorer,
     sharding_explorer,
     sharding_view,
+    speculation_explorer,
     torus_explorer,
     torus_view,
 )
@@ -59,6 +62,9 @@ EXPLORERS = [
     cache_explorer,
     plan_explorer,
     budget_explorer,
+    batch_explorer,
+    serving_explorer,
+    speculation_explorer,
 ]
 CASE_2 = {
     "slice": "v5e:4x4", "mesh": "X=4, Y=4", "product": "A[I, J_X] · B[J, K_Y] -> C[I, K_Y]",
@@ -1247,6 +1253,6 @@ def test_an_explorer_loads_nothing_but_ipywidgets():
 
 
 def test_the_figure_loads_the_standard_library_alone():
-    figures = "from scaling_lib.show import bounds, budget, hierarchy, holdings, kv_cache, mxu, palette, steps, svg"
-    figures += "; from scaling_lib.show import tensor_core, treemap, wiring"
+    figures = "from scaling_lib.show import batches, bounds, budget, hierarchy, holdings, kv_cache, mxu, palette, pareto"
+    figures += "; from scaling_lib.show import steps, surface, svg, tensor_core, treemap, wiring"
     assert modules_after(figures) - modules_after("") == {"scaling_lib"}

@@ -20,7 +20,9 @@ from playwright.sync_api import TimeoutError as TooLate
 
 from scaling_lib import units
 from scaling_lib.show import explorers
+from scaling_lib.show.explorers.batch import USUAL as FOR_EIGHT
 from scaling_lib.show.explorers.cache import EXAMPLES, USUAL
+from scaling_lib.transformer import MODELS
 from tests import browser as browsers
 from tests.browser import OURS, expected, set_theme, shown
 from tests.test_book import DOCS, HTML, ROOT
@@ -28,6 +30,7 @@ from tests.test_book import DOCS, HTML, ROOT
 pytestmark = pytest.mark.book
 ROOFLINES, TPUS, SHARDING = "chapters/01-roofline", "chapters/02-tpus", "chapters/03-sharding"
 TRANSFORMERS, TRAINING, LLAMA = "chapters/04-transformers", "chapters/05-training", "chapters/06-training-llama"
+INFERENCE = "chapters/07-inference"
 LIVE = HTML / "_static/live"
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
 EXPLORERS = {
@@ -37,6 +40,7 @@ EXPLORERS = {
     TRANSFORMERS: ("model", "cache"),
     TRAINING: ("plan",),
     LLAMA: ("budget",),
+    INFERENCE: ("batch", "serving", "speculation"),
 }
 VIEWS = {name: getattr(explorers, f"{name}_view") for names in EXPLORERS.values() for name in names}
 STARTS = {
@@ -59,6 +63,15 @@ STARTS = {
         "model": "Llama-3 70B", "chip": "v5p", "tokens": 15 * 10**12, "batch_tokens": 2**22, "T": 8192,
         "usd_per_chip_hour": "list", "efficiency": 0.7, "failures": "none", "checkpoint_s": 30, "restart_s": 600,
         "slice": "v5p:8x8x8",
+    },
+    "batch": {"models": FOR_EIGHT, "slice": "v5e:2x4", "S": 8192, "weights": "bf16", "kv": "bf16"},
+    "serving": {
+        "model": "Llama-3 8B", "chip": "v5e", "input": 2048, "output": 256, "weights": "bf16", "kv": "bf16", "math": "bf16",
+        "tpot_ms": 25.0, "ttft_ms": "any", "usd_per_chip_hour": "list", "against": "USD a million tokens",
+    },
+    "speculation": {
+        "model": "Llama-3 8B", "draft": "Llama-3.2 1B", "slice": "v5e:2x4", "tensor": 8, "batch": 8, "context": 2176,
+        "acceptance": 0.8, "guesses": 4,
     },
 }  # fmt: skip
 
@@ -343,6 +356,39 @@ MOVES = {
         ("T, tokens", write("4096"), {"T": 4096}),
         ("model", choose("Llama-3 8B"), {"model": "Llama-3 8B"}),
     ],
+    "batch": [
+        ("cache in", choose("int8"), {"kv": "int8"}),
+        ("S, context", write("131,072"), {"S": 131072}),
+        ("slice", write("v5e:4x4"), {"slice": "v5e:4x4"}),
+        ("weights in", choose("int4"), {"weights": "int4"}),
+        ("example", choose("Llama, small to large"), {"models": EXAMPLES["Llama, small to large"]}),
+        ("models", write("gpt-oss-120b, mixtral 8x7b"), {"models": "gpt-oss-120b, Mixtral 8x7B"}),
+    ],
+    "serving": [
+        ("a token within (ms)", write("12.5"), {"tpot_ms": 12.5}),
+        ("the first within (ms)", write("50 ms"), {"ttft_ms": 50.0}),
+        ("a token within (ms)", write("any"), {"tpot_ms": "any"}),
+        ("cache in", choose("int8"), {"kv": "int8"}),
+        ("weights in", choose("int8"), {"weights": "int8"}),
+        ("matmuls in", choose("int8"), {"math": "int8"}),
+        ("$ a chip and hour", write("$0.99"), {"usd_per_chip_hour": 0.99}),
+        ("against", choose("tokens/s a chip"), {"against": "tokens/s a chip"}),
+        ("chip", choose("v6e"), {"chip": "v6e"}),
+        ("prompt, tokens", write("1e4"), {"input": 10_000}),
+        ("answer, tokens", write("1,000"), {"output": 1000}),
+        ("model", choose("Qwen3 8B"), {"model": "Qwen3 8B"}),
+    ],
+    "speculation": [
+        ("acceptance", press("ArrowLeft"), {"acceptance": 0.75}),
+        ("guesses, k", press("ArrowRight", "ArrowRight"), {"guesses": 6}),
+        ("sequences", write("128"), {"batch": 128}),
+        ("context, tokens", write("8,192"), {"context": 8192}),
+        ("usual drafts", choose("5 %"), {"draft": "5 %"}),
+        ("draft", write("llama-3.2 3b"), {"draft": "Llama-3.2 3B"}),
+        ("tensor ways", write("4"), {"tensor": 4}),
+        ("slice", write("v6e:4x4"), {"slice": "v6e:4x4"}),
+        ("model", choose("Llama-3.1 70B"), {"model": "Llama-3.1 70B"}),
+    ],
 }
 
 
@@ -391,7 +437,14 @@ def test_the_code_on_the_page_prints_the_numbers_beside_it(matmul):
 
 @pytest.mark.parametrize(
     ("chapter", "name"),
-    [(ROOFLINES, "roofline"), (TPUS, "memory"), (TPUS, "torus"), (SHARDING, "sharding"), (TRANSFORMERS, "model")],
+    [
+        (ROOFLINES, "roofline"),
+        (TPUS, "memory"),
+        (TPUS, "torus"),
+        (SHARDING, "sharding"),
+        (TRANSFORMERS, "model"),
+        (INFERENCE, "serving"),
+    ],
 )
 def test_the_copy_button_copies_the_code_and_says_so(chapter, name, go_live):
     explorer = getattr(go_live(chapter), name).start()
@@ -628,6 +681,37 @@ KEYS = {
         ("failures", ["ArrowDown"], {"failures": "as for Llama 3 405B"}),
         ("marked slice", ["ArrowUp"], {"slice": "v6e:16x16"}),
     ],
+    "batch": [
+        ("example", ["ArrowDown", "ArrowDown"], {"models": EXAMPLES["Llama, small to large"]}),
+        ("models", ["Control+a", *"Qwen3 8B"], {"models": "Qwen3 8B"}),
+        ("slice", ["End", "Backspace", "2"], {"slice": "v5e:2x2"}),
+        ("S, context", ["End", "0"], {"S": 81920}),
+        ("weights in", ["ArrowDown"], {"weights": "int8"}),
+        ("cache in", ["ArrowDown"], {"kv": "int8"}),
+    ],
+    "serving": [
+        ("model", ["ArrowDown"], {"model": list(MODELS)[list(MODELS).index("Llama-3 8B") + 1]}),
+        ("chip", ["v", "6"], {"chip": "v6e"}),
+        ("prompt, tokens", ["End", "Backspace"], {"input": 204}),
+        ("answer, tokens", ["Control+a", "9", "9"], {"output": 99}),
+        ("weights in", ["ArrowDown"], {"weights": "int8"}),
+        ("cache in", ["End"], {"kv": "int4"}),
+        ("matmuls in", ["ArrowDown"], {"math": "int8"}),
+        ("a token within (ms)", ["Control+a", *"any"], {"tpot_ms": "any"}),
+        ("the first within (ms)", ["Control+a", *"70"], {"ttft_ms": 70.0}),
+        ("$ a chip and hour", ["Control+a", "3"], {"usd_per_chip_hour": 3.0}),
+        ("against", ["ArrowDown"], {"against": "tokens/s a chip"}),
+    ],
+    "speculation": [
+        ("usual drafts", ["ArrowDown"], {"draft": "Llama-3.2 3B"}),
+        ("draft", ["Control+a", *"7 %"], {"draft": "7 %"}),
+        ("slice", ["Control+a", *"v6e:2x4"], {"slice": "v6e:2x4"}),
+        ("tensor ways", ["Control+a", "4"], {"tensor": 4}),
+        ("sequences", ["End", "0"], {"batch": 80}),
+        ("context, tokens", ["Control+a", *"999"], {"context": 999}),
+        ("acceptance", ["ArrowRight"], {"acceptance": 0.85}),
+        ("guesses, k", ["ArrowLeft"], {"guesses": 3}),
+    ],
 }
 
 
@@ -661,6 +745,12 @@ def href(view):
             {"model": json.dumps(CONFIG, separators=(",", ":")), "T": 77, "B": 3, "dtype": "int8", "area": "FLOPs"},
         ),
         (TRANSFORMERS, "cache", {"models": "Llama-3 8B, Kimi-K2", "S": 77, "B": 3, "dtype": "fp4", "chip": "v4"}),
+        (
+            INFERENCE,
+            "serving",
+            {"model": "Mixtral 8x7B", "chip": "h200", "input": 777, "output": 99, "weights": "fp8", "kv": "int8", "math": "fp8",
+             "tpot_ms": 7.5, "ttft_ms": 120.0, "usd_per_chip_hour": 3.5, "against": "USD a million tokens"},
+        ),
     ],
 )  # fmt: skip
 def test_the_link_of_a_state_brings_it_live_by_itself(chapter, name, state, open_chapter):
@@ -737,6 +827,15 @@ def test_node_imports_every_explorer_in_pyodide_and_makes_the_same_views():
             "model": "Llama-3 8B", "chip": "v6e", "tokens": 15 * 10**12, "batch_tokens": 2**21, "T": 4096,
             "usd_per_chip_hour": 1.99, "efficiency": 0.5, "failures": "as for Llama 3 405B", "checkpoint_s": 60,
             "restart_s": 900, "slice": "v6e:8x16",
+        },
+        "batch": {"models": EXAMPLES["mixtures of experts"], "slice": "v5p:4x4x4", "S": 70_001, "weights": "fp8", "kv": "int8"},
+        "serving": {
+            "model": "DeepSeek-V3", "chip": "h200", "input": 1001, "output": 333, "weights": "fp8", "kv": "fp8", "math": "fp8",
+            "tpot_ms": 30.0, "ttft_ms": 900.0, "usd_per_chip_hour": 2.5, "against": "tokens/s a chip",
+        },
+        "speculation": {
+            "model": "Llama-3.1 70B", "draft": "Llama-3.2 1B", "slice": "tpu7x:2x2x1", "tensor": 4, "batch": 7, "context": 5000,
+            "acceptance": 0.65, "guesses": 5,
         },
     }  # fmt: skip
     command = [browsers.find_node(), ROOT / "tests/pyodide.mjs", LIVE]
@@ -944,6 +1043,16 @@ def test_axe_finds_nothing_serious_in_the_explorers_of_models_and_caches_while_t
     live.model.start().row("or config.json").locator("textarea").fill('{"model_type": "llama"')
     live.cache.start().row("models").locator("textarea").fill("Llama-9 8B")
     for explorer in (live.model, live.cache):
+        explorer.root.locator(".explorer-problem").wait_for()
+    nothing(looks(live.page, ("light", 390), ("dark", 1280)))
+
+
+def test_axe_finds_nothing_serious_in_the_explorers_of_serving_while_they_are_live(go_live):
+    live = go_live(INFERENCE)
+    live.batch.start().row("slice").locator("input").fill("v5e:3x3")
+    live.serving.start().row("a token within (ms)").locator("input").fill("soon")
+    live.speculation.start().row("draft").locator("input").fill("Qwen3 8B")
+    for explorer in (live.batch, live.serving, live.speculation):
         explorer.root.locator(".explorer-problem").wait_for()
     nothing(looks(live.page, ("light", 390), ("dark", 1280)))
 
