@@ -597,7 +597,8 @@ def test_wrong_arguments_are_errors():
         (serving_explorer, {"against": "dollars"}), (speculation_explorer, {"model": "llama9"}),
         (speculation_explorer, {"draft": "llama9"}), (speculation_explorer, {"slice": "v5e-8"}),
         (speculation_explorer, {"tensor": 3}), (speculation_explorer, {"acceptance": 1.5}),
-        (speculation_explorer, {"guesses": 17}), (batch_explorer, {"slice": "v5e-8"}), (batch_explorer, {"weights": "bf17"}), (batch_explorer, {"S": 0}),
+        (speculation_explorer, {"guesses": 17}), (batch_explorer, {"slice": "v5e-8"}),
+        (batch_explorer, {"weights": "bf17"}), (batch_explorer, {"S": 0}),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=str(*wrong)):
             make(**wrong)
