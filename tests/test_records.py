@@ -1,6 +1,7 @@
 """Recorded programs: found by what was compiled, whatever JAX's version; renewed and checked by the pages that show them."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -178,6 +179,25 @@ def test_equal_numbers_keep_their_date_and_every_byte(written, folder, monkeypat
     edit(folder, peak_bytes=1)
     compiled()
     assert tpu.record("tests-matmul").date == written.date
+
+
+def test_a_record_written_anew_drops_what_is_compiled_no_more(written, folder):
+    edit(folder, date="2025-01-02")
+    records.renew("tests-matmul", compiled)
+    assert tpu.record("tests-matmul").program.date == "2025-01-02"
+    records.renew("tests-matmul", lambda: compiled(name="other"))
+    assert tpu.record("tests-matmul").program.name == "other"
+    assert "SCALING_LIB_RECORDS" not in os.environ
+
+
+def test_a_renewal_that_fails_loses_no_program(written):
+    def fails():
+        compiled(name="other")
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        records.renew("tests-matmul", fails)
+    assert [program.name for program in tpu.record("tests-matmul").programs] == ["matmul", "other"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from scaling_lib import inference
 from scaling_lib.inference import Layout
 from scaling_lib.transformer import Transformer
+from scaling_lib.xla import tpu
 from scaling_lib.xla.serving import judge, judged
 from scaling_lib.xla.tpu import records
 
@@ -19,6 +20,10 @@ CASES = {case.name: case for case in judged.CASES}
 @pytest.fixture(scope="module")
 def every():
     return dict(zip(CASES, judged.judged(), strict=True))
+
+
+def test_the_record_holds_the_cases_and_nothing_else():
+    assert sorted(program.name for program in tpu.record(judged.RECORD).programs) == sorted(CASES)
 
 
 def test_there_are_cases_of_every_kind():

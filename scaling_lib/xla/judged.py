@@ -5,13 +5,13 @@ Derived in chapters/13-validation.md; docs/adr/0009 says how programs are record
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from scaling_lib import units
 from scaling_lib.training import Plan, estimate
 from scaling_lib.xla import judge, tpu
 from scaling_lib.xla.judge import Judgement
+from scaling_lib.xla.tpu import records
 
 RECORD = "training"
 """The record that holds the programs."""
@@ -79,15 +79,7 @@ def judged() -> tuple[Judgement, ...]:
 
 def write() -> None:
     """Compiles every case and records it: twenty minutes on two cores. What did not change keeps its bytes."""
-    before = os.environ.get("SCALING_LIB_RECORDS")
-    os.environ["SCALING_LIB_RECORDS"] = "write"
-    try:
-        for case in CASES:
-            case.judge()
-    finally:
-        os.environ.pop("SCALING_LIB_RECORDS")
-        if before is not None:
-            os.environ["SCALING_LIB_RECORDS"] = before
+    records.renew(RECORD, lambda: [case.judge() for case in CASES])
 
 
 def memory_table(judgements: tuple[Judgement, ...] | None = None) -> str:

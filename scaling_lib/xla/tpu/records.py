@@ -173,6 +173,27 @@ def _write(name: str, key: str, program: Program) -> None:
         save(name, {**entries, key: fresh})
 
 
+def renew(name: str, compile: Callable[[], object]) -> None:
+    """Writes a record anew: `compile` compiles all its programs, and what it no longer compiles goes.
+
+    Equal numbers keep their bytes. Where `compile` fails, everything stays that it did not write.
+    """
+    old, before = read(name), os.environ.get("SCALING_LIB_RECORDS")
+    (FOLDER / f"{name}.json").unlink(missing_ok=True)
+    os.environ["SCALING_LIB_RECORDS"] = "write"
+    kept = old
+    try:
+        compile()
+        kept = {}
+    finally:
+        os.environ.pop("SCALING_LIB_RECORDS")
+        if before is not None:
+            os.environ["SCALING_LIB_RECORDS"] = before
+        fresh = read(name)
+        same = {key: old[key] for key in fresh.keys() & old.keys() if numbers(fresh[key]) == numbers(old[key])}
+        save(name, {**kept, **fresh, **same})
+
+
 def numbers(entry: Mapping[str, Any]) -> Any:
     """An entry without its date and versions, as JSON reads it back."""
     return json.loads(json.dumps({part: value for part, value in entry.items() if part not in ("date", "versions")}))
@@ -196,7 +217,7 @@ def _line(entry: Any, indent: str = " ") -> str:
     if isinstance(entry, dict):
         parts = [f"{json.dumps(key)}: {_line(entry[key], deeper)}" for key in sorted(entry)]
         return "{\n" + ",\n".join(deeper + part for part in parts) + f"\n{indent}}}"
-    return "[\n" + ",\n".join(deeper + _line(part, deeper) for part in entry) + f"\n{indent}]"
+    return "[\n" + ",\n".join(deeper + json.dumps(part, sort_keys=True, ensure_ascii=False) for part in entry) + f"\n{indent}]"
 
 
 def _values(entry: Any) -> list[Any]:
