@@ -116,6 +116,16 @@ began = time.process_time()
 plans = best_training_plans("Llama-3.1 405B", "v5p:16x16x24", 2048, T=8192).plans
 print(plans, time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
+# Processor time of one estimate, of batches that were not priced before.
+ONE_SERVER = """
+import time
+from scaling_lib.inference import Layout, serve
+
+began, where = time.process_time(), ("Llama-3 70B", "v5e:4x4", Layout(tensor=8, kv_batch=2))
+for batch in range(1, 201):
+    serve(*where, input=2048, output=256, batch=batch)
+print("one server priced", 1e3 * (time.process_time() - began) / 200, sep=":")
+"""
 # Processor time of all servers of one generation.
 PARETO = """
 import time
@@ -183,14 +193,15 @@ def search():
 
 
 def served():
-    """Seconds of simulated servers, and of looking for the best ones, with their limits."""
+    """What simulating servers takes, looking for the best ones and pricing one, with limits."""
 
     def figures(code):
         out = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True).stdout
         return {name: float(seconds) for name, seconds in (line.split(":") for line in out.splitlines())}
 
     simulated = {f"100,000 requests served, {name} (s)": (taken, 3) for name, taken in figures(SERVED).items()}
-    return simulated | {f"Pareto front of {name} (s)": (taken, 2) for name, taken in figures(PARETO).items()}
+    fronts = {f"Pareto front of {name} (s)": (taken, 2) for name, taken in figures(PARETO).items()}
+    return simulated | fronts | {f"{name} (ms)": (taken, 2) for name, taken in figures(ONE_SERVER).items()}
 
 
 # Both run in the page and measure there; each ends with the next frame that the browser draws.
