@@ -68,13 +68,13 @@ unit: $(READY)
 	$(PYTEST) -n auto -m "not book and not lab and not slow"
 
 pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _build/screens
-	$(PYTEST) -m book -n 2 --dist loadfile
+	$(PYTEST) -m book -n 2 --dist loadgroup
 
-labs: $(READY) # one after the other: each may take 90 seconds of both cores
-	$(PYTEST) -m lab
+labs: $(READY) # one after the other: each may take 90 seconds of both cores, and some measure
+	$(PYTEST) -m "lab and not slow"
 
 slow: $(READY)
-	$(PYTEST) -m slow -n 2 --dist loadgroup
+	$(PYTEST) -m slow -n 2 --dist loadgroup --no-loadscope-reorder
 
 notebooks: $(READY)
 	$(BIN)/python _ext/notebooks.py write $(PAGE)

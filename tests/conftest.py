@@ -17,6 +17,21 @@ def pytest_collection_finish(session):
         simulate.mesh(X=16)
 
 
+LIVE = {"live": "01", "roofline": "01", "matmul": "01", "torus": "02", "sharding": "03"}
+"""Fixtures that bring a chapter live, and its number."""
+
+
+def pytest_collection_modifyitems(items):
+    """In browsers, tests of one live page go to one process, which loads it once; those of other files stay together."""
+    for item in items:
+        if item.get_closest_marker("book"):
+            given = item.callspec.params if hasattr(item, "callspec") else {}
+            chapter = given.get("chapter", "").removeprefix("chapters/")[:2]
+            of = chapter or next((LIVE[name] for name in item.fixturenames if name in LIVE), "")
+            page = given["doc"] if "visited" in item.fixturenames else of
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {page}"))
+
+
 @pytest.fixture(autouse=True)
 def no_columns(monkeypatch):
     """Workers of pytest-xdist set it; what the command line prints into a pipe must not depend on it."""

@@ -308,9 +308,21 @@ def test_a_page_that_fails_loses_no_record(page, capsys):
     assert tpu.record("tests-page").program.name == "square"
 
 
-def test_the_records_of_the_pages_hold(monkeypatch):
+CHAPTERS = [page for page in sorted((ROOT / "chapters").glob("*.md")) if "record=" in page.read_text(encoding="utf-8")]
+"""Labs with records are run without the compiler and with it: tests/test_labs.py."""
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_finds_its_records(chapter, monkeypatch):
     monkeypatch.undo()
-    assert renewal.run("check", renewal.pages())
+    assert renewal.run("only", [chapter])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_the_records_of_a_chapter_hold(chapter, monkeypatch):
+    monkeypatch.undo()
+    assert renewal.run("check", [chapter])
 
 
 def test_the_records_are_small(monkeypatch):
