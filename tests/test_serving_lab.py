@@ -1,10 +1,13 @@
 """Lab 7b: its exercises answered rightly and wrongly, its cells run twice, and its predictions broken on purpose."""
 
+import ast
 import re
 from functools import cache as cache_of_calls
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import notebooks
 import numpy as np
 import pytest
 from jax import lax
@@ -154,3 +157,138 @@ def test_merging_parts_of_attention_is_checked(answer, words):
 @pytest.mark.parametrize("answer", [merge, gathered])
 def test_merging_parts_of_attention_is_right(answer):
     assert checks.merging(answer, simulate.mesh(X=8)).ok
+
+
+# The lab itself, with fewer requests and a smaller model, and without figures
+
+LAB = Path(__file__).parents[1] / "labs/07b-serving.md"
+SMALLER = {
+    "[300:365]": "[300:333]",
+    "d_model=256": "d_model=64",
+    "head_dim=32": "head_dim=8",
+    "d_ff=704": "d_ff=192",
+    'names = ("copies", "batch", "tokens", "attention")': 'names = ("batch", "tokens")',
+}
+
+
+@cache_of_calls
+def sources():
+    """The sources of the code cells but for the installation and figures."""
+    found = [cell for cell in notebooks.read_page(LAB).cells if cell.cell_type == "code"]
+    kept = [cell.source for cell in found if "remove-cell" not in cell.metadata.get("tags", []) and "new_axes" not in cell.source]
+    lab = "\0".join(kept).replace("plots.use_style()\n", "")
+    for words, smaller in SMALLER.items():
+        assert lab.count(words) == 1
+        lab = lab.replace(words, smaller)
+    return lab.split("\0")
+
+
+def execute(source, namespace):
+    exec(compile(source, source.splitlines()[0], "exec"), namespace)
+
+
+@cache_of_calls
+def played():
+    """What all cells define, each of which has run twice."""
+    namespace = {"__name__": "lab"}
+    for source in sources():
+        execute(source, namespace)
+        execute(source, namespace)
+    return namespace
+
+
+on_one_process = pytest.mark.xdist_group("lab 7b")
+
+
+@pytest.mark.slow
+@on_one_process
+def test_every_cell_may_run_twice():
+    assert [sum(one.tokens == two.tokens for one, two in zip(*played()["served"].values(), strict=True))] == [32]
+
+
+@pytest.mark.slow
+@on_one_process
+def test_a_cell_out_of_order_names_what_it_lacks():
+    first, *rest = sources()
+    namespace = {"__name__": "lab"}
+    execute(first, namespace)
+    said = []
+    for source in rest[1:]:
+        try:
+            execute(source, dict(namespace))
+        except NameError as error:
+            said.append(str(error))
+    assert len(said) > 15
+    assert all(re.fullmatch(r"name '\w+' is not defined", words) for words in said)
+
+
+BROKEN = [
+    ("for block in (", "(block - 1) / 2", "block"),
+    ("by_table = partial", "owner.reserve(sequence, at + 1)", "owner.reserve(sequence, max(1, at))"),
+    ("loop(server, asked)", "loop(server, asked)", "in_batches(server, asked)"),
+    ("as while_serving", "server.forget()", "server = Noting(params, SLOTS, S); server.forget()"),
+    ("firsts = {", 'np.median(measured(how, "ttft_s")) for', "1.0 for"),
+    ("firsts = {", "< said / real <", "< 4 * said / real <"),
+    ("best = {", "good = (", "good = False & ("),
+    ("in four of the layouts", "== results_bytes", "== results_bytes / 2"),
+    ("def cache_of", '("copies", 4)', '("copies", 8)'),
+    ('print(f"all-to-all:', "keys = model.L * 2", "keys = model.L"),
+    ('print(f"all-reduce:', "parts = model.L * 2 / 2", "parts = model.L * 2"),
+    ("logits of one device", "memory=how.memory()", "memory=how.memory(), dtype=jnp.bfloat16"),
+]
+"""A cell, and what is broken in it."""
+
+
+@pytest.mark.slow
+@on_one_process
+@pytest.mark.parametrize(("words", "old", "new"), BROKEN, ids=range(len(BROKEN)))
+def test_a_cell_that_is_broken_turns_the_lab_red(words, old, new):
+    (source,) = (source for source in sources() if words in source)
+    assert source.count(old) == 1
+    with pytest.raises(AssertionError):
+        execute(source.replace(old, new), dict(played()))
+
+
+# Numbers
+
+
+def verdict_of(source, **answers):
+    """What a cell's last expression, the check, says where `name = ...` is `name = its answer`."""
+    body = ast.parse(source)
+    for node in body.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in answers:
+            node.value = ast.Constant(answers[ast.unparse(node.targets[0])])
+    body.body[-1] = ast.Assign([ast.Name("verdict", ast.Store())], body.body[-1].value)
+    namespace = dict(played())
+    exec(compile(ast.fix_missing_locations(body), "cell", "exec"), namespace)
+    return namespace["verdict"], namespace
+
+
+@pytest.mark.slow
+@on_one_process
+def test_a_number_is_checked_and_each_wrong_one_that_a_hint_is_for_gets_it():
+    cells = [source for source in sources() if "check.answer(" in source]
+    assert len(cells) == 8
+    for source in cells:
+        name, expected = re.search(r"check\.answer\(\s*(\w+),\s*(.+?),\s*(?:unit|tolerance|slips)=", source).groups()
+        unanswered, namespace = verdict_of(source)
+        assert unanswered.words.startswith("Not answered yet")
+        right, _ = verdict_of(source, **{name: float(eval(expected, namespace))})
+        assert right.ok, source
+        assert namespace["slips"]
+        for wrong, hint in namespace["slips"].items():
+            verdict, _ = verdict_of(source, **{name: float(wrong)})
+            assert not verdict.ok, source
+            assert verdict.words == f"Not yet. {hint}"
+
+
+@pytest.mark.slow
+@on_one_process
+def test_a_function_of_the_lab_is_checked_and_its_solution_is_right():
+    lab = played()
+    for name, given in {"read": (), "loop": (lab["server"],), "merge": (lab["ring"],)}.items():
+        (source,) = (source for source in sources() if f"def your_{name}(" in source)
+        unanswered, _ = verdict_of(source)
+        assert unanswered.words.startswith("Not answered yet")
+        check = {"read": checks.reading, "loop": checks.batching, "merge": checks.merging}[name]
+        assert check(lab[name], *given).ok
