@@ -55,15 +55,29 @@ class Server:
         """Seconds from token to token."""
         return float(token_s("continuous", self.step_s(batch), self.ttft_s, batch, self.output))
 
-    def chip_s(self, batch: int) -> float:
-        """Seconds of a chip for each new token."""
-        return self.slice.chips * self.tpot_s(batch) / batch
+    def at(self, batch: int) -> tuple[float, float]:
+        """Seconds from token to token, and seconds of a chip for each new token."""
+        seconds = self.tpot_s(batch)
+        return seconds, self.slice.chips * seconds / batch
 
     def batch(self, tpot_s: float | None) -> int:
         """The most sequences that fit, and of which each has a token in so many seconds; 0 where none has."""
-        if tpot_s is None:
+        if tpot_s is None or self.tpot_s(self.max_batch) <= tpot_s:
             return self.max_batch
-        return largest(lambda batch: self.tpot_s(batch) <= tpot_s, self.max_batch)
+        low, high = 1, self.max_batch
+        fast, slow = self.tpot_s(low), self.tpot_s(high)
+        if fast > tpot_s:
+            return 0
+        straight = True  # seconds are nearly a straight line in the batch; where they are not, every other step halves the rest
+        while high - low > 1:
+            share = (tpot_s - fast) / (slow - fast) if straight else 0.5
+            middle = min(max(int(low + share * (high - low)), low + 1), high - 1)
+            seconds, straight = self.tpot_s(middle), not straight
+            if seconds <= tpot_s:
+                low, fast = middle, seconds
+            else:
+                high, slow = middle, seconds
+        return low
 
 
 def slices_of(chip: Chip, most_chips: int) -> tuple[Slice, ...]:
@@ -128,9 +142,9 @@ def best_server(
     """
     found = servers(model, slice, input, output, base, speed)
     quick = [(one, one.batch(tpot_s)) for one in found if ttft_s is None or one.ttft_s <= ttft_s]
-    costs = [(one.chip_s(batch), one.tpot_s(batch), at) for at, (one, batch) in enumerate(quick) if batch]
+    costs = [(one.at(batch)[::-1], which) for which, (one, batch) in enumerate(quick) if batch]
     if costs:
-        return quick[min(costs)[2]][0]
+        return quick[min(costs)[1]][0]
     return min(found, key=lambda one: one.tpot_s(1), default=None)
 
 

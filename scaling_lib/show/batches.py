@@ -50,5 +50,6 @@ def curves(walls: Mapping[str, Sequence[tuple[int, int]]], *, where: str, contex
         drawn += [f'<path d="M6 {y - 5}H36" {look} stroke-dasharray="{dash}"/>', str(Label(shortened(name, 21), 44, y))]
         drawn.append(str(Label(f"{few:,} of {last:,}" if last >= LENGTHS[1] else f"to {last:,} tokens", 397, y, "end")))
         said.append(f"{name}: {many:,} of {first:,} tokens to {few:,} of {last:,}")
-    words = f"Sequences that fit on {where} against tokens of context, both axes logarithmic. {'; '.join(said)}."
+    marked = "" if context is None else f" Marked: {context:,} tokens."
+    words = f"Sequences that fit on {where} against tokens of context, both axes logarithmic. {'; '.join(said)}.{marked}"
     return Drawing(figure(drawn, words, _BOTTOM + 62 + _ROW * len(walls)), words)

@@ -82,11 +82,12 @@ def serving_view(
             "chip, fewer bits, or fewer tokens"
         )
     will_do = [(one, one.batch(limit_s)) for one in found if first_s is None or one.ttft_s <= first_s]
-    costs = [(one.chip_s(batch), at) for at, (one, batch) in enumerate(will_do) if batch]
+    costs = [(one.at(batch)[1], which) for which, (one, batch) in enumerate(will_do) if batch]
     best = will_do[min(costs)[1]] if costs else None
 
     def point(one: Server, batch: int) -> pareto.Point:
-        return one.tpot_s(batch), _worth(one.chip_s(batch), price)
+        seconds, chip_s = one.at(batch)
+        return seconds, _worth(chip_s, price)
 
     lines = [
         pareto.Line(
@@ -217,7 +218,7 @@ def _numbers(
     price: float | None,
 ) -> str:
     def worth(one: Server, batch: int) -> str:
-        value = units.human(_worth(one.chip_s(batch), price))
+        value = units.human(_worth(one.at(batch)[1], price))
         return f"{value} tokens/s a chip" if price is None else f"${value} a million"
 
     def row(one: Server) -> str:
