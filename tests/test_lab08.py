@@ -1,0 +1,249 @@
+"""Lab 8 played from records: right answers taken, the wrong ones that its hints name refused, verdicts broken on purpose."""
+
+import ast
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import notebooks
+import pytest
+
+from scaling_lib.inference import Layout
+from scaling_lib.inference.forward import Memory
+from scaling_lib.search import serving_contest
+from scaling_lib.search.fleet import Fleet
+from scaling_lib.search.trial import Trial
+from scaling_lib.xla.program import Program
+from scaling_lib.xla.serving import judge, judged
+
+LAB = Path(__file__).parents[1] / "labs/08-serving-llama.md"
+
+
+@pytest.fixture(autouse=True)
+def from_records(monkeypatch):
+    monkeypatch.setenv("SCALING_LIB_RECORDS", "only")
+
+
+@cache
+def cells():
+    """The sources of the code cells but for the installation."""
+    found = [cell for cell in notebooks.read_page(LAB).cells if cell.cell_type == "code"]
+    return [cell.source for cell in found if "remove-cell" not in cell.metadata.get("tags", [])]
+
+
+def execute(source, namespace):
+    exec(compile(ast.parse(source), source.splitlines()[0], "exec"), namespace)
+
+
+@cache
+def played():
+    """What all cells define."""
+    namespace = {"__name__": "lab"}
+    for source in cells():
+        execute(source, namespace)
+    return namespace
+
+
+def at(text):
+    (found,) = (i for i, source in enumerate(cells()) if text in source)
+    return found
+
+
+def play(first, last):
+    """The cells from one to another, over what the whole lab has defined."""
+    namespace = dict(played())
+    for source in cells()[at(first) : at(last) + 1]:
+        execute(source, namespace)
+
+
+def said(name, given):
+    """What the cell with a question says to an answer."""
+    (source,) = (source for source in cells() if f"{name} = ..." in source)
+    scope = dict(played())
+    execute(source.replace(f"{name} = ...", f"{name} = {given!r}"), scope)
+    *_, call = ast.parse(source).body
+    return scope, str(eval(ast.unparse(call), scope))
+
+
+RIGHT = {
+    "your_weights": lambda lab: lab["held"].weights,
+    "your_cache": lambda lab: 2**33,
+    "your_sent": lambda lab: 65 * 2 * 7 / 8 * 64 * 4096 * 2,
+    "your_batch": lambda lab: 110,
+    "your_large_batch": lambda lab: 23,
+    "your_v6e_batch": lambda lab: 108,
+    "your_reason": lambda lab: 3,
+    "your_servers": lambda lab: 6,
+}
+EDGE = "edge = ["
+LIMITS = "limits = ["
+AGREED = "*agreed, surprise, _ = limits"
+FORGOTTEN = "copied = "
+PROMPTS = "stream = 11"
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_answers_are_taken_and_every_slip_gets_its_hint(name):
+    scope, words = said(name, RIGHT[name](played()))
+    assert words.startswith("Right"), words
+    assert len(scope["slips"]) >= 2
+    for wrong, hint in scope["slips"].items():
+        _, words = said(name, wrong)
+        assert words == f"Not yet. {hint}", (name, wrong, words)
+
+
+def test_every_question_is_asked_here():
+    asked = {name for source in cells() for name in re.findall(r"^(your_\w+) = \.\.\.", source, flags=re.MULTILINE)}
+    assert asked == {*RIGHT, "your_fleet", "your_best_fleet"}
+    for name in RIGHT:
+        assert "Not answered yet" in said(name, ...)[1]
+
+
+def test_cells_may_run_twice():
+    namespace = dict(played())
+    for source in cells()[: at("small = [")]:
+        execute(source, namespace)
+    assert namespace["right"] == played()["right"]
+
+
+def test_the_limits_are_those_of_the_text():
+    lab = played()
+    assert [one.estimate.batch for one in lab["limits"]] == [23, 24, 46, 48, 47, 48, 109, 110]
+    assert [one.fits for one in lab["limits"]] == [True, False] * 3 + [False] * 2
+    assert lab["fits"].estimate.batch == 108
+
+
+@pytest.mark.parametrize("factor", [0.97, 1.03])
+def test_a_predicted_peak_that_is_three_percent_off_turns_the_lab_red(monkeypatch, factor):
+    was = judge.Judgement.memory.fget
+    off = property(lambda self: tuple(replace(row, predicted=factor * row.predicted) for row in was(self)))
+    play(AGREED, AGREED)
+    monkeypatch.setattr(judge.Judgement, "memory", off)
+    for cell in ("peak = recorded", AGREED, FORGOTTEN):
+        with pytest.raises(AssertionError):
+            play(cell, cell)
+
+
+@pytest.mark.parametrize("factor", [0.98, 1.02])
+def test_an_estimate_of_memory_that_is_off_names_batches_that_the_records_lack(monkeypatch, factor):
+    was = Memory.total.fget
+    monkeypatch.setattr(Memory, "total", property(lambda self: factor * was(self)))
+    with pytest.raises((AssertionError, judge.tpu.TPUCompilerUnavailable)):
+        play("most = max_batch", AGREED)
+
+
+def test_an_inverted_verdict_of_the_compiler_turns_the_lab_red(monkeypatch):
+    was = Program.fits.fget
+    monkeypatch.setattr(Program, "fits", property(lambda self: not was(self)))
+    for cell in ("== [most, most + 1]", AGREED, FORGOTTEN, PROMPTS):
+        with pytest.raises(AssertionError):
+            play(cell, cell)
+
+
+def test_bytes_that_are_sent_twice_turn_the_lab_red(monkeypatch):
+    was = judge.Judgement.collectives.fget
+    off = property(lambda self: tuple(replace(row, predicted_bytes=2 * row.predicted_bytes) for row in was(self)))
+    monkeypatch.setattr(judge.Judgement, "collectives", off)
+    with pytest.raises(AssertionError):
+        play("peak = recorded", "peak = recorded")
+    with pytest.raises(AssertionError):
+        play('ways = ("8b-copies"', "three agree within")
+
+
+def test_a_copy_that_is_not_forgotten_turns_the_lab_red():
+    namespace = dict(played())
+    namespace["forgotten"] *= 2
+    with pytest.raises(AssertionError):
+        execute(cells()[at(FORGOTTEN)], namespace)
+
+
+def test_a_contest_in_which_all_keep_their_promises_turns_the_lab_red(monkeypatch):
+    monkeypatch.setattr(Trial, "meets", property(lambda self: True))
+    with pytest.raises(AssertionError):
+        play("kept = [name", "kept = [name")
+    with pytest.raises(AssertionError):
+        play("score.medal != ", "score.medal != ")
+
+
+@pytest.mark.parametrize(
+    ("question", "fleet", "medal"),
+    [
+        ("your_fleet", Fleet(slice="v6e:1x1", layout=Layout(), batch=150, servers=11), "gold"),
+        ("your_fleet", Fleet(slice="v5e:2x2", layout=Layout(tensor=4), batch=256, servers=7), "silver"),
+        ("your_fleet", Fleet(slice="v5e:2x2", layout=Layout(tensor=4), batch=9999, servers=6), None),
+        (
+            "your_best_fleet",
+            Fleet(
+                slice="v6e:2x2",
+                layout=Layout(tensor=4, weights="int8"),
+                batch=48,
+                servers=2,
+                engine="disaggregated",
+                prefill_servers=3,
+            ),
+            "gold",
+        ),
+        (
+            "your_best_fleet",
+            Fleet(slice="v6e:2x2", layout=Layout(tensor=4, weights="int8"), batch=64, servers=5, chunk=512),
+            None,
+        ),
+    ],
+)
+def test_a_readers_fleet_is_scored(question, fleet, medal):
+    lab = played()
+    score = lab["entry"](fleet, lab["chat" if question == "your_fleet" else "documents"])
+    assert score.medal == medal, score
+    assert (medal or "no medal") in str(score)
+    if medal is None:
+        assert re.search("does not fit.*give batch=|too slow", str(score))
+
+
+def test_a_readers_fleet_gets_its_line_on_the_board():
+    lab = dict(played())
+    lab["your_best_fleet"] = lab["winner"]
+    source = cells()[at("mine = {}")]
+    *_, call = ast.parse(source).body
+    execute(source, lab)
+    first = str(eval(ast.unparse(call), lab)).splitlines()[2]
+    assert first.startswith("yours")
+    assert "gold" in first
+
+
+def test_a_fleet_that_cannot_run_says_why():
+    lab = played()
+    assert "Not answered yet" in lab["entry"](..., lab["chat"])
+    with pytest.raises(ValueError, match="against the rules"):
+        lab["entry"](Fleet(slice="v6e:2x2", layout=Layout(tensor=4), batch=64), lab["documents"])
+    with pytest.raises(ValueError, match="devices"):
+        lab["entry"](Fleet(slice="v6e:2x2", layout=Layout(tensor=8), batch=64), lab["chat"])
+
+
+def test_no_other_fleet_that_the_lab_names_is_cheaper_and_keeps_its_promises():
+    lab = played()
+    for board in ("opponents", "contenders"):
+        assert all(score.ratio >= 1 or not score.meets for score in lab[board].values())
+
+
+def test_a_cell_out_of_order_names_what_it_lacks():
+    namespace, lacking = {"__name__": "lab"}, []
+    execute(cells()[0], namespace)
+    for source in cells()[2:]:
+        try:
+            execute(source, dict(namespace))
+        except NameError as error:
+            lacking.append(str(error))
+    assert len(lacking) > 20
+    assert [words for words in lacking if not re.search(r"name '\w+' is not defined", words)] == []
+
+
+def test_the_cases_that_are_not_compiled_here_are_among_those_judged():
+    names = {case.name for case in judged.CASES}
+    named = {name for source in cells() for name in re.findall(r'recorded\["([\w-]+)"\]', source)}
+    assert {"8b-tensor", "70b-copies-23", "8b-width"} <= named <= names
+    assert set(played()["ways"]) <= names
+
+
+def test_the_contest_is_the_librarys():
+    assert played()["contest"] is serving_contest
