@@ -171,6 +171,14 @@ SMALLER = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def default_device():
+    """The lab sets it, and other tests shall not have it set."""
+    before = jax.config.jax_default_device
+    yield
+    jax.config.update("jax_default_device", before)
+
+
 @cache_of_calls
 def sources():
     """The sources of the code cells but for the installation and figures."""
