@@ -365,24 +365,24 @@ MOVES = {
         ("models", write("gpt-oss-120b, mixtral 8x7b"), {"models": "gpt-oss-120b, Mixtral 8x7B"}),
     ],
     "serving": [
-        ("a token within (ms)", write("12.5"), {"tpot_ms": 12.5}),
-        ("the first within (ms)", write("50 ms"), {"ttft_ms": 50.0}),
-        ("a token within (ms)", write("any"), {"tpot_ms": "any"}),
+        ("≤ ms a token", write("12.5"), {"tpot_ms": 12.5}),
+        ("≤ ms the first", write("50 ms"), {"ttft_ms": 50.0}),
+        ("≤ ms a token", write("any"), {"tpot_ms": "any"}),
         ("cache in", choose("int8"), {"kv": "int8"}),
         ("weights in", choose("int8"), {"weights": "int8"}),
         ("matmuls in", choose("int8"), {"math": "int8"}),
         ("$ a chip and hour", write("$0.99"), {"usd_per_chip_hour": 0.99}),
         ("against", choose("tokens/s a chip"), {"against": "tokens/s a chip"}),
         ("chip", choose("v6e"), {"chip": "v6e"}),
-        ("prompt, tokens", write("1e4"), {"input": 10_000}),
-        ("answer, tokens", write("1,000"), {"output": 1000}),
+        ("prompt", write("1e4"), {"input": 10_000}),
+        ("answer", write("1,000"), {"output": 1000}),
         ("model", choose("Qwen3 8B"), {"model": "Qwen3 8B"}),
     ],
     "speculation": [
         ("acceptance", press("ArrowLeft"), {"acceptance": 0.75}),
         ("guesses, k", press("ArrowRight", "ArrowRight"), {"guesses": 6}),
         ("sequences", write("128"), {"batch": 128}),
-        ("context, tokens", write("8,192"), {"context": 8192}),
+        ("context", write("8,192"), {"context": 8192}),
         ("usual drafts", choose("5 %"), {"draft": "5 %"}),
         ("draft", write("llama-3.2 3b"), {"draft": "Llama-3.2 3B"}),
         ("tensor ways", write("4"), {"tensor": 4}),
@@ -692,13 +692,13 @@ KEYS = {
     "serving": [
         ("model", ["ArrowDown"], {"model": list(MODELS)[list(MODELS).index("Llama-3 8B") + 1]}),
         ("chip", ["v", "6"], {"chip": "v6e"}),
-        ("prompt, tokens", ["End", "Backspace"], {"input": 204}),
-        ("answer, tokens", ["Control+a", "9", "9"], {"output": 99}),
+        ("prompt", ["End", "Backspace"], {"input": 204}),
+        ("answer", ["Control+a", "9", "9"], {"output": 99}),
         ("weights in", ["ArrowDown"], {"weights": "int8"}),
         ("cache in", ["End"], {"kv": "int4"}),
         ("matmuls in", ["ArrowDown"], {"math": "int8"}),
-        ("a token within (ms)", ["Control+a", *"any"], {"tpot_ms": "any"}),
-        ("the first within (ms)", ["Control+a", *"70"], {"ttft_ms": 70.0}),
+        ("≤ ms a token", ["Control+a", *"any"], {"tpot_ms": "any"}),
+        ("≤ ms the first", ["Control+a", *"70"], {"ttft_ms": 70.0}),
         ("$ a chip and hour", ["Control+a", "3"], {"usd_per_chip_hour": 3.0}),
         ("against", ["ArrowDown"], {"against": "tokens/s a chip"}),
     ],
@@ -708,7 +708,7 @@ KEYS = {
         ("slice", ["Control+a", *"v6e:2x4"], {"slice": "v6e:2x4"}),
         ("tensor ways", ["Control+a", "4"], {"tensor": 4}),
         ("sequences", ["End", "0"], {"batch": 80}),
-        ("context, tokens", ["Control+a", *"999"], {"context": 999}),
+        ("context", ["Control+a", *"999"], {"context": 999}),
         ("acceptance", ["ArrowRight"], {"acceptance": 0.85}),
         ("guesses, k", ["ArrowLeft"], {"guesses": 3}),
     ],
@@ -1050,7 +1050,7 @@ def test_axe_finds_nothing_serious_in_the_explorers_of_models_and_caches_while_t
 def test_axe_finds_nothing_serious_in_the_explorers_of_serving_while_they_are_live(go_live):
     live = go_live(INFERENCE)
     live.batch.start().row("slice").locator("input").fill("v5e:3x3")
-    live.serving.start().row("a token within (ms)").locator("input").fill("soon")
+    live.serving.start().row("≤ ms a token").locator("input").fill("soon")
     live.speculation.start().row("draft").locator("input").fill("Qwen3 8B")
     for explorer in (live.batch, live.serving, live.speculation):
         explorer.root.locator(".explorer-problem").wait_for()

@@ -219,6 +219,12 @@ def control(
     return Control(widget, read, widgets.HTML(layout=widgets.Layout(max_width="100%")))
 
 
+def narrow(of: Control, width: str = "156px") -> Control:
+    """A control as wide as two of them side by side have on a phone; its label has room for 13 letters."""
+    of.widget.style.description_width, of.widget.layout.width = "92px", width
+    return of
+
+
 def dropdown(description: str, options: Any) -> Control:
     """A choice among options."""
     return control(widgets.Dropdown, description, options=options, value=options[0])

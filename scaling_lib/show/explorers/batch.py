@@ -24,6 +24,7 @@ from scaling_lib.show.explorers.base import (
     dropdown,
     follow_choice,
     link,
+    narrow,
     python,
     size_field,
     words_and_table,
@@ -115,8 +116,8 @@ def batch_explorer(
         "models": control(widgets.Textarea, "models", _spelled, value="", rows=3),
         "slice": control(widgets.Text, "slice", lambda text: slice_of(text).name, value="v5e:2x4"),
         "S": size_field("S", "S, context"),
-        "weights": dropdown("weights in", WEIGHTS),
-        "kv": dropdown("cache in", KV),
+        "weights": narrow(dropdown("weights in", WEIGHTS)),
+        "kv": narrow(dropdown("cache in", KV)),
     }
 
     def named(text: str) -> str:
@@ -128,7 +129,7 @@ def batch_explorer(
         controls[field].fill(field, str(value))
     batch_view(**{field: each.read(each.widget.value) for field, each in controls.items()})  # refuses what it must
     follow = follow_choice(example, controls["models"].widget, EXAMPLES.__getitem__, named)
-    return Explorer("batch", controls, batch_view, follow, joint="slice", helpers=(example,))
+    return Explorer("batch", controls, batch_view, follow, joint="slice", helpers=(example,), groups=(("weights", "kv"),))
 
 
 def _spelled(text: str) -> str:

@@ -21,6 +21,7 @@ from scaling_lib.show.explorers.base import (
     dropdown,
     follow_choice,
     link,
+    narrow,
     python,
     read_size,
     words_and_table,
@@ -162,7 +163,7 @@ def plan_explorer(
         "batch": _small("batch", "sequences"),
         "T": _small("T", "T, tokens"),
         "data": _small("data", "data"),
-        "fsdp": _narrow(control(widgets.Text, "fsdp", _read_fsdp, value=REST)),
+        "fsdp": narrow(control(widgets.Text, "fsdp", _read_fsdp, value=REST)),
         "tensor": _small("tensor", "tensor"),
         "context": _small("context", "context"),
         "pipeline": _small("pipeline", "pipeline"),
@@ -195,17 +196,11 @@ def plan_explorer(
 
 
 def _small(name: str, description: str) -> Control:
-    return _narrow(control(widgets.Text, description, lambda text: read_size(name, text), value="1"))
-
-
-def _narrow(of: Control, width: str = "156px") -> Control:
-    """As wide as two of them side by side have on a phone."""
-    of.widget.style.description_width, of.widget.layout.width = "92px", width
-    return of
+    return narrow(control(widgets.Text, description, lambda text: read_size(name, text), value="1"))
 
 
 def _choice(description: str, options: Any) -> Control:
-    return _narrow(dropdown(description, options), "180px")
+    return narrow(dropdown(description, options), "180px")
 
 
 def _read_fsdp(text: str) -> int | str:

@@ -14,7 +14,18 @@ from scaling_lib.hardware import Chip, Slice
 from scaling_lib.inference import Layout
 from scaling_lib.inference.sizing import Server, best_server, slices_of
 from scaling_lib.show import pareto
-from scaling_lib.show.explorers.base import Control, Explorer, View, control, dropdown, link, python, size_field, words_and_table
+from scaling_lib.show.explorers.base import (
+    Control,
+    Explorer,
+    View,
+    control,
+    dropdown,
+    link,
+    narrow,
+    python,
+    size_field,
+    words_and_table,
+)
 from scaling_lib.show.explorers.chips import LIST, has_all, read_price
 from scaling_lib.training.money import HOUR_S
 from scaling_lib.transformer import MODELS
@@ -91,8 +102,8 @@ def serving_view(
 
     lines = [
         pareto.Line(
-            f"{one.slice}, {_ways(one.layout)}",
-            f"to {one.max_batch:,}",
+            str(one.slice),
+            f"to {one.max_batch:,} conversations",
             [point(one, batch) for batch in batches(one.max_batch)],
             [point(one, round(times * one.max_batch)) for times in _BEYOND if round(times * one.max_batch) > one.max_batch],
             first_s is not None and one.ttft_s > first_s,
@@ -143,13 +154,13 @@ def serving_explorer(
     controls = {
         "model": dropdown("model", tuple(MODELS)),
         "chip": dropdown("chip", chips),
-        "input": size_field("input", "prompt, tokens"),
-        "output": size_field("output", "answer, tokens"),
-        "weights": dropdown("weights in", WEIGHTS),
-        "kv": dropdown("cache in", CACHES),
-        "math": dropdown("matmuls in", MATHS),
-        "tpot_ms": _limit("tpot_ms", "a token within (ms)"),
-        "ttft_ms": _limit("ttft_ms", "the first within (ms)"),
+        "input": narrow(size_field("input", "prompt")),
+        "output": narrow(size_field("output", "answer")),
+        "weights": narrow(dropdown("weights in", WEIGHTS)),
+        "kv": narrow(dropdown("cache in", CACHES)),
+        "math": narrow(dropdown("matmuls in", MATHS)),
+        "tpot_ms": narrow(_limit("tpot_ms", "≤ ms a token")),
+        "ttft_ms": narrow(_limit("ttft_ms", "≤ ms the first")),
         "usd_per_chip_hour": control(widgets.Text, "$ a chip and hour", read_price, value=LIST),
         "against": dropdown("against", AGAINST),
     }
@@ -157,7 +168,8 @@ def serving_explorer(
     for field, each in controls.items():
         each.fill(field, str(start[field]))
     serving_view(**{field: each.read(each.widget.value) for field, each in controls.items()})  # refuses what it must
-    return Explorer("serving", controls, serving_view, joint=_at)
+    groups = (("input", "output"), ("weights", "kv", "math"), ("tpot_ms", "ttft_ms"))
+    return Explorer("serving", controls, serving_view, joint=_at, groups=groups)
 
 
 def batches(most: int) -> list[int]:

@@ -23,6 +23,7 @@ from scaling_lib.show.explorers.base import (
     dropdown,
     follow_choice,
     link,
+    narrow,
     python,
     size_field,
     words_and_table,
@@ -108,9 +109,9 @@ def speculation_explorer(
         "model": dropdown("model", tuple(MODELS)),
         "draft": control(widgets.Text, "draft", lambda text: _spelled(read_draft(text)), value=DRAFTS[0]),
         "slice": control(widgets.Text, "slice", lambda text: slice_of(text).name, value="v5e:2x4"),
-        "tensor": size_field("tensor", "tensor ways"),
-        "batch": size_field("batch", "sequences"),
-        "context": size_field("context", "context, tokens"),
+        "tensor": narrow(size_field("tensor", "tensor ways")),
+        "batch": narrow(size_field("batch", "sequences")),
+        "context": narrow(size_field("context", "context")),
         "acceptance": control(widgets.SelectionSlider, "acceptance", options=surface.ACCEPTANCES, value=surface.ACCEPTANCES[0]),
         "guesses": control(widgets.IntSlider, "guesses, k", min=1, max=MOST_GUESSES, value=1),
     }
@@ -123,7 +124,9 @@ def speculation_explorer(
         each.fill(field, str(start[field]))
     speculation_view(**{field: each.read(each.widget.value) for field, each in controls.items()})  # refuses what it must
     follow = follow_choice(pick, controls["draft"].widget, str, named)
-    return Explorer("speculation", controls, speculation_view, follow, joint=_at, helpers=(pick,))
+    return Explorer(
+        "speculation", controls, speculation_view, follow, joint=_at, helpers=(pick,), groups=(("tensor", "batch", "context"),)
+    )
 
 
 def read_draft(text: str) -> Transformer | float:
