@@ -366,7 +366,7 @@ MOVES = {
     ],
     "serving": [
         ("≤ ms a token", write("12.5"), {"tpot_ms": 12.5}),
-        ("≤ ms the first", write("50 ms"), {"ttft_ms": 50.0}),
+        ("≤ ms first", write("50 ms"), {"ttft_ms": 50.0}),
         ("≤ ms a token", write("any"), {"tpot_ms": "any"}),
         ("cache in", choose("int8"), {"kv": "int8"}),
         ("weights in", choose("int8"), {"weights": "int8"}),
@@ -698,7 +698,7 @@ KEYS = {
         ("cache in", ["End"], {"kv": "int4"}),
         ("matmuls in", ["ArrowDown"], {"math": "int8"}),
         ("≤ ms a token", ["Control+a", *"any"], {"tpot_ms": "any"}),
-        ("≤ ms the first", ["Control+a", *"70"], {"ttft_ms": 70.0}),
+        ("≤ ms first", ["Control+a", *"70"], {"ttft_ms": 70.0}),
         ("$ a chip and hour", ["Control+a", "3"], {"usd_per_chip_hour": 3.0}),
         ("against", ["ArrowDown"], {"against": "tokens/s a chip"}),
     ],

@@ -160,7 +160,7 @@ def serving_explorer(
         "kv": narrow(dropdown("cache in", CACHES)),
         "math": narrow(dropdown("matmuls in", MATHS)),
         "tpot_ms": narrow(_limit("tpot_ms", "≤ ms a token")),
-        "ttft_ms": narrow(_limit("ttft_ms", "≤ ms the first")),
+        "ttft_ms": narrow(_limit("ttft_ms", "≤ ms first")),
         "usd_per_chip_hour": control(widgets.Text, "$ a chip and hour", read_price, value=LIST),
         "against": dropdown("against", AGAINST),
     }
