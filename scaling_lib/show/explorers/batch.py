@@ -116,8 +116,8 @@ def batch_explorer(
         "models": control(widgets.Textarea, "models", _spelled, value="", rows=3),
         "slice": control(widgets.Text, "slice", lambda text: slice_of(text).name, value="v5e:2x4"),
         "S": size_field("S", "S, context"),
-        "weights": narrow(dropdown("weights in", WEIGHTS)),
-        "kv": narrow(dropdown("cache in", KV)),
+        "weights": narrow(dropdown("weights in", WEIGHTS), "180px"),
+        "kv": narrow(dropdown("cache in", KV), "180px"),
     }
 
     def named(text: str) -> str:
