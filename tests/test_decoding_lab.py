@@ -1,0 +1,206 @@
+"""Lab 7a: its exercises answered rightly and wrongly, its tests of distributions broken on purpose, its cells out of order.
+
+Its cells run here in one namespace, with fewer steps of training and without figures.
+"""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import notebooks
+import numpy as np
+import pytest
+
+from scaling_lib.xla import llama
+
+LAB = Path(__file__).parents[1] / "labs/07a-decoding.md"
+FEWER = [("STEPS, FEWER = 160, 120", "STEPS, FEWER = 60, 25"), ("budget_s=4", "budget_s=1")]
+LEFT_OUT = re.compile(r"new_axes|losses\[0\] < 2|bits_row")  # figures, and what takes more training
+LONG = re.compile(r"interleaved\(|timed\(|written\(|counted\(n\)|read_cached\(")
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("07a")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_quickly():
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@cache
+def sources():
+    """The sources of the code cells but for the installation and figures; the first has imports."""
+    found = [cell for cell in notebooks.read_page(LAB).cells if cell.cell_type == "code"]
+    plain = [cell.source for cell in found if "remove-cell" not in cell.metadata.get("tags", [])]
+    for old, new in FEWER:
+        assert sum(source.count(old) for source in plain) == 1
+        plain = [source.replace(old, new) for source in plain]
+    first, *rest = [source.replace("plots.use_style()\n", "") for source in plain if not LEFT_OUT.search(source)]
+    assert first.startswith(("from", "import"))
+    return [first, *rest]
+
+
+def execute(source, namespace):
+    exec(compile(source, source.splitlines()[0], "exec"), namespace)
+
+
+@cache
+def played():
+    """What all cells define; each but the longest has run twice."""
+    namespace = {"__name__": "lab"}
+    for source in sources():
+        for _ in range(1 if LONG.search(source) else 2):
+            execute(source, namespace)
+    return namespace
+
+
+def verdict_of(source, namespace, **answers):
+    """What a cell's last expression, the check, says where `name = ...` is `name = its answer`."""
+    body = ast.parse(source)
+    for node in body.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in answers:
+            node.value = ast.Constant(answers[ast.unparse(node.targets[0])])
+    body.body[-1] = ast.Assign([ast.Name("verdict", ast.Store())], body.body[-1].value)
+    namespace = dict(namespace)
+    exec(compile(ast.fix_missing_locations(body), "cell", "exec"), namespace)
+    return namespace["verdict"], namespace
+
+
+def test_a_number_is_checked_and_each_wrong_one_that_a_hint_is_for_gets_it():
+    checks = [source for source in sources() if "check.answer(" in source]
+    assert len(checks) >= 6
+    for source in checks:
+        name, expected = re.search(r"check\.answer\(\s*(\w+),\s*(.+?),\s*(?:unit|slips|tolerance)=", source).groups()
+        unanswered, namespace = verdict_of(source, played())
+        assert unanswered.words.startswith("Not answered yet")
+        right, _ = verdict_of(source, namespace, **{name: float(eval(expected, namespace))})
+        assert right.ok, source
+        for wrong, hint in namespace["slips"].items():
+            if name == "your_knee" and wrong == pytest.approx(namespace["knee"]):
+                continue  # a weight of two bytes
+            verdict, _ = verdict_of(source, namespace, **{name: float(wrong)})
+            assert not verdict.ok, source
+            assert verdict.words == f"Not yet. {hint}"
+
+
+def loops():
+    """A reader's loops, and what the check says of them."""
+    lab = played()
+    prompt_length, target = lab["T"], lab["target"]
+
+    def decoding(place=lambda position: np.array([position]), keep_old=False, short=0, step=None):
+        def loop(given, held, first, new):
+            found, run = [first], step or given
+            for position in range(prompt_length, prompt_length + new - 1 - short):
+                logits, newer = run(target, held, np.array(found[-1:]), place(position))
+                held = held if keep_old else newer
+                found.append(int(np.argmax(logits[0])))
+            return found
+
+        return loop
+
+    def baked(params, held, tokens, position):
+        logits, held = llama.decode(params, held, jnp.asarray(tokens)[:, None], jnp.array([position]))
+        return logits[:, 0], held
+
+    static = jax.jit(baked, static_argnums=3)
+    return {
+        "Right": decoding(),
+        "Not answered yet": lambda *parts: None,
+        "that cache is gone": decoding(keep_old=True),
+        r"token \d+ is another. At which place": decoding(place=lambda position: np.array([position + 2])),
+        "23 tokens in place of 24": decoding(short=1),
+        r"\d+ programs compiled for 24 tokens": decoding(place=int, step=static),
+    }
+
+
+def test_a_loop_is_checked_and_each_mistake_is_named():
+    for words, loop in loops().items():
+        assert re.search(words, played()["loop_check"](loop)), words
+
+
+def test_another_error_of_a_loop_is_the_readers_to_see():
+    def raises(*parts):
+        raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        played()["loop_check"](raises)
+
+
+def test_scales_are_checked_and_each_mistake_is_named():
+    def most(weight, axis):
+        return jnp.max(jnp.abs(weight), axis, keepdims=True)
+
+    answers = {
+        "Right": lambda w, summed: most(w, summed) / 3,
+        "Not answered yet": lambda w, summed: None,
+        "one scale for all": lambda w, summed: most(w, None) / 3,
+        "the shape is": lambda w, summed: most(w, (0, 2, 3)) / 3,
+        "becomes 1": most,
+        "for int8": lambda w, summed: most(w, summed) / 127,
+        "must become 3": lambda w, summed: jnp.mean(jnp.abs(w), summed, keepdims=True) / 3,
+    }
+    for words, answer in answers.items():
+        assert words in played()["scales_check"](answer), words
+
+
+def test_the_rule_is_taken_in_any_form_and_others_are_seen_by_what_comes_out():
+    answers = {
+        "Not answered yet": [lambda p, q, uniform: None],
+        "Right": [lambda p, q, uniform: uniform < p / q, lambda p, q, uniform: uniform <= jnp.minimum(1, p / q)],
+        "all is kept": [lambda p, q, uniform: p == p],
+        "too many": [lambda p, q, uniform: p >= 0.3 * q],
+        "too few": [lambda p, q, uniform: p >= q, lambda p, q, uniform: uniform < p, lambda p, q, uniform: p != p],
+    }
+    for words, rules in answers.items():
+        for rule in rules:
+            assert words in played()["rule_check"](rule), words
+
+
+def test_a_rule_that_keeps_as_many_but_others_is_seen():
+    lab = played()
+    share = lab["kept_share"]
+    assert "not the right ones" in lab["rule_check"](lambda p, q, uniform: uniform < share)
+
+
+def test_a_threshold_in_place_of_the_rule_turns_the_lab_red():
+    (source,) = (source for source in sources() if "return uniform * q < p" in source)
+    with pytest.raises(AssertionError, match="Not yet"):
+        execute(source.replace("uniform * q < p", "p >= 0.5 * q"), dict(played()))
+
+
+def test_the_line_sees_tokens_of_other_places():
+    lab = played()
+    tokens = lab["tries"][4].tokens
+    assert lab["even_test"](tokens)[1].p_value > lab["SAME"]
+    assert lab["even_test"](np.roll(tokens, 1, axis=0))[1].p_value < lab["SAME"]
+
+
+def test_points_of_tokens_drawn_from_the_target_are_even(monkeypatch):
+    """Against probabilities that are known, without a model."""
+    lab = dict(played())
+    draw = np.random.default_rng(1)
+    p, q = (draw.dirichlet(np.ones(7), (400, 9)).astype(np.float32) for _ in range(2))
+    tokens = (p.cumsum(-1) < draw.random((400, 9, 1))).sum(-1)
+    monkeypatch.setitem(lab["on_the_line"].__globals__, "both_odds", lambda _: (p, q))
+    assert lab["even_test"](np.minimum(tokens, 6))[1].p_value > 1e-3
+    assert lab["even_test"]((tokens + 1) % 7)[1].p_value < lab["SAME"]
+
+
+def test_a_cell_out_of_order_names_what_it_lacks():
+    first, *rest = sources()
+    namespace = {"__name__": "lab"}
+    execute(first, namespace)
+    said = []
+    for source in rest[1:]:
+        try:
+            execute(source, dict(namespace))
+        except NameError as error:
+            said.append(str(error))
+    assert len(said) > 20
+    assert [words for words in said if not re.search(r"name '\w+' is not defined", words)] == []
