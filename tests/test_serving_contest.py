@@ -1,4 +1,4 @@
-"""The contest of servers: its best against all cheaper fleets, played one by one, and what it says of entries that break a rule."""
+"""The contest of servers: its best against all cheaper fleets, played one by one, and what it says of those that break a rule."""
 
 import itertools
 import re
@@ -38,9 +38,9 @@ def test_the_best_keeps_its_promises_and_no_cheaper_fleet_does(on):
     of_four = [Layout(tensor=4), Layout(tensor=2, kv_batch=2)]
     layouts = {"v5e:2x2": of_four, "v6e:1x1": [Layout()], "v6e:2x2": of_four}
     engines = [{}, {"chunk": 512}, {"engine": "static"}, *({"engine": "disaggregated", "prefill_servers": n} for n in (2, 4))]
-    for slice, servers, batch, engine in itertools.product(SLICES, range(1, 12), (12, 48), engines):
+    for slice, servers, batch, how in itertools.product(SLICES, range(1, 12), (12, 48), engines):
         for layout in layouts[slice]:
-            fleet = Fleet(slice=slice, layout=layout, batch=batch, servers=servers, **engine)
+            fleet = Fleet(slice=slice, layout=layout, batch=batch, servers=servers, **how)
             if usd(fleet) < on.best.usd_per_million * (1 - 1e-9):
                 cheaper += 1
                 assert not on.task.play(fleet).meets, fleet
@@ -178,8 +178,8 @@ def test_a_contest_that_makes_no_sense_is_refused():
     limits = {"ttft_s": TTFT_S, "tpot_s": TPOT_S}
     with pytest.raises(ValueError, match="slices is empty"):
         contest.contest(MODEL, [], WORK, **limits)
+    at_once = Workload(arrivals=Trace([1.0, 1.0]), prompt=5, output=3)
     with pytest.raises(ValueError, match="has no rate"):
-        at_once = Workload(arrivals=Trace([1.0, 1.0]), prompt=5, output=3)
         contest.contest(MODEL, SLICES, at_once, **limits)
     with pytest.raises(ValueError, match=r"tpot_s=0 must be positive"):
         contest.contest(MODEL, SLICES, WORK, ttft_s=1, tpot_s=0)
