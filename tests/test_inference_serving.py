@@ -358,5 +358,7 @@ def test_a_cache_is_sent_by_all_hosts():
     all_of_it = transfer_s(LLAMA_70B, V5E8, tokens=8192)
     assert all_of_it == tf.kv_cache_bytes(LLAMA_70B, S=8192) / (8 * chip("v5e").dcn_bytes_per_s)
     assert transfer_s(LLAMA_70B, V5E8, tokens=8192, kv="int8", share=0.25) == 2 * all_of_it
+    scaled = transfer_s(LLAMA_70B, V5E8, tokens=8192, kv="int8", kv_scale="bf16")
+    assert scaled == pytest.approx(all_of_it / 2 * (1 + 2 / 128))  # two bytes beside each head's 128
     with pytest.raises(ValueError, match="share=0 is a part of the network"):
         transfer_s(LLAMA_70B, V5E8, tokens=8192, share=0)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from scaling_lib import units
 from scaling_lib.hardware import Slice
+from scaling_lib.inference.facts import cache_bytes
 from scaling_lib.training import checks
 from scaling_lib.training.either import Number
-from scaling_lib.transformer import Transformer, kv_cache_bytes
+from scaling_lib.transformer import Transformer
 
 
 def servers(*, prefill_s: Number, step_s: Number, batch: Number, output: Number) -> Number:
@@ -28,7 +29,9 @@ def servers(*, prefill_s: Number, step_s: Number, batch: Number, output: Number)
     return prefill_s * batch / (step_s * output)
 
 
-def transfer_s(model: Transformer, slice: Slice, *, tokens: int, kv: str = "bf16", share: float = 1.0) -> float:
+def transfer_s(
+    model: Transformer, slice: Slice, *, tokens: int, kv: str = "bf16", kv_scale: str | None = None, share: float = 1.0
+) -> float:
     """Seconds to send the cache of one prompt from slice to slice over the data center's network.
 
     Args:
@@ -36,6 +39,7 @@ def transfer_s(model: Transformer, slice: Slice, *, tokens: int, kv: str = "bf16
         slice: either; all its hosts send or receive a part.
         tokens: of the prompt.
         kv: dtype of the cache.
+        kv_scale: of its scales, as of a `Layout`.
         share: of the network that is free for it.
 
     Raises:
@@ -43,4 +47,4 @@ def transfer_s(model: Transformer, slice: Slice, *, tokens: int, kv: str = "bf16
     """
     if not 0 < units.number("share", share) <= 1:
         raise ValueError(f"share={share!r} is a part of the network, above 0 and up to 1")
-    return kv_cache_bytes(model, S=tokens, dtype=kv) / (slice.dcn_bytes_per_s * share)
+    return cache_bytes(model, tokens=tokens, kv=kv, kv_scale=kv_scale) / (slice.dcn_bytes_per_s * share)

@@ -133,14 +133,20 @@ def _facts(model: Transformer, layout: Layout, T: int, S: int, cache: int, reads
     )
 
 
+def cache_bytes(model: Transformer, *, tokens: int, kv: str, kv_scale: str | None, tensor: int = 1) -> float:
+    """Bytes of the cache of one sequence with its scales, on each of `tensor` devices that share its heads."""
+    whole = kv_cache_bytes(model, S=tokens, dtype=kv, tensor_parallel=1 if model.latent else tensor)
+    if kv_scale is None:
+        return whole
+    scales, numbers = 2, model.H + model.v_dim
+    if model.latent:
+        scales, numbers = 1, model.latent.kv_rank + model.latent.rope_dim
+    return whole * (1 + scales * units.itemsize(kv_scale) / (numbers * units.itemsize(kv)))
+
+
 def _cached(model: Transformer, layout: Layout, tokens: int) -> float:
-    """Bytes of the cache of one sequence on one device, scales included; a device keeps its part of the tokens."""
-    whole = kv_cache_bytes(model, S=tokens, dtype=layout.kv, tensor_parallel=1 if model.latent else layout.tensor)
-    if layout.kv_scale is not None:
-        scales, numbers = 2, model.H + model.v_dim
-        if model.latent:
-            scales, numbers = 1, model.latent.kv_rank + model.latent.rope_dim
-        whole *= 1 + scales * units.itemsize(layout.kv_scale) / (numbers * units.itemsize(layout.kv))
+    """Bytes of the cache of one sequence on one device, which keeps its part of the tokens."""
+    whole = cache_bytes(model, tokens=tokens, kv=layout.kv, kv_scale=layout.kv_scale, tensor=layout.tensor)
     return whole / layout.sequence
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from scaling_lib import units
 from scaling_lib.hardware import Slice
 from scaling_lib.inference.estimate import USUAL, prefill
+from scaling_lib.inference.facts import cache_bytes
 from scaling_lib.inference.layout import Layout
 from scaling_lib.inference.speed import Speed
 from scaling_lib.inference.step import Step
-from scaling_lib.transformer import Transformer, kv_cache_bytes
+from scaling_lib.transformer import Transformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,6 @@ def prefix(
     cached = units.size("cached", cached)
     miss = prefill(model, slice, layout, prompt=prompt, speed=speed)
     hit = prefill(miss.model, miss.slice, layout, prompt=prompt, cached=cached, speed=speed)
-    held = kv_cache_bytes(miss.model, S=cached, dtype=layout.kv)
+    held = cache_bytes(miss.model, tokens=cached, kv=layout.kv, kv_scale=layout.kv_scale)
     load_s = held / (miss.slice.chips * miss.slice.chip.pcie_bytes_per_s)
     return Prefix(miss=miss, hit=hit, load_s=load_s, prefix_bytes=held, rate=float(rate))

@@ -95,12 +95,13 @@ def serve(
     decode = decode_step(model, slice, layout, batch, context=middle, cache=room, reads=reads, speed=speed)
     if not apart:  # on the same devices, so the weights lie as they do for decode
         reading = prefill(model, slice, decode.layout, batch=batch if engine == "static" else 1, **how)
+    dtypes: dict[str, Any] = {"kv": layout.kv, "kv_scale": layout.kv_scale}
     ratio = disaggregation.servers(prefill_s=reading.seconds, step_s=decode.seconds, batch=batch, output=output)
     return ServingEstimate(
         engine=engine, input=input, output=output, batch=batch, max_batch=most, prefill=reading, decode=decode,
         mixed=None if chunk is None else _mixed(decode, reading, chunk, output), chunk=chunk,
         prefill_servers=float(ratio) if apart else 0.0, usd_per_chip_hour=_price(slice, usd_per_chip_hour),
-        transfer_s=disaggregation.transfer_s(model, slice, tokens=input, kv=layout.kv) if apart else 0.0,
+        transfer_s=disaggregation.transfer_s(model, slice, tokens=input, **dtypes) if apart else 0.0,
     )  # fmt: skip
 
 

@@ -89,7 +89,7 @@ def candidates(question: Question, slice: Slice, layout: Layout) -> Candidates:
     layout = layout.but(placement=placement)
     read_s = ttft_s = prefill(q.model, slice, layout, prompt=q.input, speed=q.speed).seconds
     if q.engine == "disaggregated":
-        ttft_s += disaggregation.transfer_s(q.model, slice, tokens=q.input, kv=layout.kv)
+        ttft_s += disaggregation.transfer_s(q.model, slice, tokens=q.input, kv=layout.kv, kv_scale=layout.kv_scale)
     return Candidates(
         slice=slice, layout=layout, batch=batch, ttft_s=ttft_s, lacks_bytes=0.0,
         tpot_s=np.asarray(token_s(q.engine, step_s, read_s, batch, q.output)),

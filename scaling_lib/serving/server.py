@@ -87,7 +87,7 @@ class Server:
 
         @cache
         def transfer_s(tokens: int) -> float:
-            return disaggregation.transfer_s(longest.model, longest.slice, tokens=tokens, kv=layout.kv)
+            return disaggregation.transfer_s(longest.model, longest.slice, tokens=tokens, kv=layout.kv, kv_scale=layout.kv_scale)
 
         return cls(
             prefill_s=_of_one(_finer(context), lambda prompt: prefill(model, slice, layout, prompt=prompt, speed=speed).seconds),
