@@ -159,7 +159,8 @@ def test_merging_parts_of_attention_is_right(answer):
     assert checks.merging(answer, simulate.mesh(X=8)).ok
 
 
-# The lab itself, with fewer requests and a smaller model, and without figures
+# The lab itself, with fewer requests and a smaller model, and without figures. A step of it is as short as what else a machine
+# does in between, so that bounds on times are wider.
 
 LAB = Path(__file__).parents[1] / "labs/07b-serving.md"
 SMALLER = {
@@ -167,6 +168,9 @@ SMALLER = {
     "d_model=256": "d_model=64",
     "head_dim=32": "head_dim=8",
     "d_ff=704": "d_ff=192",
+    '(("ttft_s", 4), ("tpot_s", 2))': '(("ttft_s", 12), ("tpot_s", 4))',
+    '> 2 * firsts["continuous"]': '> firsts["continuous"]',
+    '> 2 * goodput("static")': '> goodput("static")',
     'names = ("copies", "batch", "tokens", "attention")': 'names = ("batch", "tokens")',
 }
 
@@ -236,7 +240,7 @@ BROKEN = [
     ("loop(server, asked)", "loop(server, asked)", "in_batches(server, asked)"),
     ("as while_serving", "server.forget()", "server = Noting(params, SLOTS, S); server.forget()"),
     ("firsts = {", 'np.median(measured(how, "ttft_s")) for', "1.0 for"),
-    ("firsts = {", "< said / real <", "< 4 * said / real <"),
+    ("firsts = {", "< said / real <", "< 30 * said / real <"),
     ("best = {", "good = (", "good = False & ("),
     ("in four of the layouts", "== results_bytes", "== results_bytes / 2"),
     ("def cache_of", '("copies", 4)', '("copies", 8)'),
