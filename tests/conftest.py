@@ -39,6 +39,17 @@ def no_columns(monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def compiles_quickly():
+    """Small programs that run on a CPU take longer to compile than to run. Not for `tpu.compile`: it would optimize less too."""
+    import jax
+
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
 def site():
     with browsers.serve(HTML) as address:
         yield address

@@ -2,14 +2,16 @@
 
 import importlib.util
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from scaling_lib import transformer as tf
 from scaling_lib.training import Plan
 from scaling_lib.transformer import Transformer
-from scaling_lib.xla import flash, judge, judged, tpu
+from scaling_lib.xla import flash, judge, judged, llama, tpu
 from scaling_lib.xla.tpu import records
 
 needs_compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="no TPU compiler for this platform")
@@ -162,3 +164,21 @@ def test_the_compiler_takes_the_kernel_on_one_device():
     query, key = (jax.ShapeDtypeStruct((1, 384, heads, 128), jnp.bfloat16) for heads in (6, 2))
     program = tpu.compile(lambda q, k, v: flash.attention()(q, k, v, None), query, key, key, slice="v5e:1x1", name="flash")
     assert len(program.code.kernels) == 1
+
+
+@needs_compiler
+def test_a_step_of_the_llama_does_the_flops_of_the_formula_on_a_slice():
+    model = Transformer(n_layers=3, d_model=512, n_heads=8, n_kv_heads=4, head_dim=128, d_ff=1536, vocab_size=2048)
+    mesh, optimizer = tpu.mesh("v5e:2x4", X=4, Y=2), llama.optimizer(10)
+    params, tokens = llama.shapes(model), jax.ShapeDtypeStruct((8, 256), jnp.int32)
+    tree = (params, jax.eval_shape(optimizer.init, params), {"tokens": tokens, "targets": tokens})
+    step = partial(llama.train_step, optimizer=optimizer, dtype=jnp.bfloat16, remat=())
+    program = tpu.compile(step, *llama.specs(mesh, tree), slice="v5e:2x4", donate=(0, 1))
+    counted = tf.train_flops(model, T=256, B=8, causal=False, remat=())
+    assert program.flops == pytest.approx(counted.hardware_flops / 8, rel=0.01)
+    held = tf.parameters(model)
+    arguments = 3 * 4 * ((held.total - held.norms) / 8 + held.norms / 4) + 2 * 4 * 8 * 256 / 4
+    assert program.memory.arguments_bytes == pytest.approx(arguments, rel=0.01)
+    assert program.memory.aliased_bytes > 0.99 * (arguments - 2 * 4 * 8 * 256 / 4)
+    assert program.cycles > 0
+    assert {one.axes for one in program.collectives} >= {("X",), ("Y",)}

@@ -16,6 +16,7 @@ from scaling_lib.transformer import Quantization, Transformer, kv_cache_bytes, p
 from scaling_lib.xla import llama, simulate
 from scaling_lib.xla.serving import cache, compilations, distributions, engine, int8, judge, paged, sharding, speculate
 
+pytestmark = pytest.mark.usefixtures("compiles_quickly")
 MODEL = Transformer(n_layers=3, d_model=20, n_heads=6, n_kv_heads=2, head_dim=4, d_ff=28, vocab_size=44)
 TIED = MODEL.but(tied_embeddings=True)
 B, T, NEW = 3, 7, 5
