@@ -108,6 +108,7 @@ def test_a_record_holds_against_the_compiler(every):
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_small_step_is_judged_live():
     plan = judge.in_jax(Plan(fsdp=2, tensor=2, data=2, remat="full"))
     found = judge.judge(SMALL, "v5e:2x4", plan, 16, T=512)

@@ -1,5 +1,7 @@
 """Collectives of a training step by formula against compiled programs on simulated devices, kind by kind."""
 
+from functools import cache
+
 import pytest
 
 from scaling_lib.training import Plan, estimate
@@ -24,6 +26,7 @@ CASES = [
 ]
 
 
+@cache
 def compiled(plan):
     """A ledger of a step in float32, and an estimate of the same step in bf16, which has the same arrays."""
     plan = judge.in_jax(plan.but(flash=False, remat=() if plan.remat == "none" else plan.remat))
