@@ -24,7 +24,7 @@ class Fit:
         statistic: chi-square, the sum of (counted − expected)² / expected; infinite where something impossible was counted.
         freedom: outcomes that can vary, after rare ones were put together.
         p_value: probability that a sample of the distribution is as far from it. Below 0.001, it is of another.
-        distance: total variation, half the sum of |counted/samples − probability|.
+        distance: total variation, half the sum of `|counted/samples − probability|`.
     """
 
     samples: int
