@@ -47,6 +47,30 @@ def test_the_best_keeps_its_promises_and_no_cheaper_fleet_does(on):
     assert cheaper > 50
 
 
+LIGHT = Workload(arrivals=Poisson(40), prompt=Uniform(500, 2500), output=Uniform(50, 300), requests=300)
+
+
+@pytest.mark.parametrize(
+    ("slice", "ttft_s", "tpot_s"),
+    [
+        ("v6e:2x2", 0.5, 0.05),  # one will do
+        ("v6e:1x1", 0.08, 0.02),  # the fewest, with fewer sequences
+        ("v5e:2x2", 0.5, 0.012),  # the fewest, with prefill apart
+        ("v6e:1x1", 0.1, 0.011),  # one more that decodes
+        ("v5e:2x2", 0.1, 0.011),  # two more for prefill
+    ],
+)
+def test_the_best_has_as_many_servers_as_it_takes(slice, ttft_s, tpot_s):
+    found = contest.contest(MODEL, [slice], LIGHT, ttft_s=ttft_s, tpot_s=tpot_s)
+    best = found.best.fleet
+    for servers, reading in itertools.product(range(1, 12), range(5)):
+        how = {"engine": "disaggregated", "prefill_servers": reading} if reading else {"engine": "continuous"}
+        for batch in {16, 48, best.batch}:
+            fleet = Fleet(slice=slice, layout=best.layout, batch=batch, servers=servers, **how)
+            if fleet.chips < best.chips:
+                assert not found.task.play(fleet).meets, fleet
+
+
 def test_the_best_has_a_gold_medal(on):
     score = contest.score(on.best.fleet, on)
     assert (score.ratio, score.medal, score.meets) == (1, "gold", True)
@@ -108,6 +132,7 @@ def test_an_overloaded_fleet_is_told_how_many_servers_it_takes(on):
     (why,) = trial.why
     enough = int(re.search(r"takes servers=(\d+) at least", why)[1])
     assert not on.task.play(ONE.but(servers=enough, batch=2)).report.overloaded
+    assert enough - 1 <= trial.report.load < enough  # of one server
     assert on.task.play(ONE.but(servers=round(0.95 * enough), batch=2)).report.overloaded
 
 
@@ -191,3 +216,9 @@ def test_promises_that_nobody_can_keep_say_so(monkeypatch):
     monkeypatch.setattr(contest, "MOST_TRIED", 2)
     with pytest.raises(ValueError, match=r"The nearest: .*overloaded|The nearest: .*too slow"):
         contest.contest(MODEL, ["v6e:1x1"], WORK, ttft_s=TTFT_S, tpot_s=0.0105)
+
+
+def test_a_batch_for_which_an_estimate_saw_room_is_cut_to_the_room_there_is():
+    best = contest.contest(MODEL, ["v6e:1x1"], LIGHT, ttft_s=0.5, tpot_s=0.05).best
+    assert best.fleet.batch == best.room
+    assert best.report is not None
