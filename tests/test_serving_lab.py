@@ -133,6 +133,12 @@ def undivided(result, top, total):
     return lax.psum(result * (total * jnp.exp(top - lax.pmax(top, "X")))[..., None], "X")
 
 
+def without_highest(result, top, total):
+    """Right on paper."""
+    powers = total * jnp.exp(top)
+    return lax.psum(result * powers[..., None], "X") / lax.psum(powers, "X")[..., None]
+
+
 MERGES = [
     (..., "Not answered yet"),
     (lambda result, top, total: None, "Not answered yet"),
@@ -140,6 +146,9 @@ MERGES = [
     (lambda result, top, total: result + lax.axis_index("X"), "devices end with different results"),
     (lambda result, top, total: lax.pmean(result, "X"), "all devices count the same here"),
     (lambda result, top, total: merge(result, 0 * top, total), "each sum of powers is relative to its device's own"),
+    (lambda result, top, total: merge(result, top, 1.0), "not by its highest score alone"),
+    (lambda result, top, total: merge(result, top, jnp.exp(2 * (lax.pmax(top, "X") - top)) * total), "the sign .* is reversed"),
+    (without_highest, "e to that power is beyond float32"),
     (undivided, "the shares of all devices must sum to 1\\."),
     (lambda result, top, total: lax.psum(result * total[..., None], "X"), "must sum to 1, and be relative to one score"),
     (lambda result, top, total: merge(result, top, total)[0], r"an array of shape \(3, 5, 7\) is wanted, not \(5, 7\)"),
@@ -237,7 +246,7 @@ def test_a_cell_out_of_order_names_what_it_lacks():
 BROKEN = [
     ("for block in (", "(block - 1) / 2", "block"),
     ("by_table = partial", "owner.reserve(sequence, at + 1)", "owner.reserve(sequence, max(1, at))"),
-    ("loop(server, asked)", "loop(server, asked)", "in_batches(server, asked)"),
+    ("chosen(server, asked)", "chosen(server, asked)", "in_batches(server, asked)"),
     ("as while_serving", "server.forget()", "server = Noting(params, SLOTS, S); server.forget()"),
     ("firsts = {", 'np.median(measured(how, "ttft_s")) for', "1.0 for"),
     ("firsts = {", "< said / real <", "< 30 * said / real <"),
