@@ -111,6 +111,12 @@ def test_every_slip_is_recognized_and_only_it(ratio):
     assert sum(hint in verdict.words for hint in check.SLIPS.values()) == 1
 
 
+def test_a_count_has_no_general_slips():
+    assert "half" in check.answer(3, 6).words
+    assert check.answer(3, 6, general=False).words == "Not yet: 3 is too small."
+    assert check.answer(3, 6, slips={3: "A little more."}, general=False).words == "Not yet. A little more."
+
+
 def test_slips_are_the_ratios_their_hints_name():
     assert set(check.SLIPS) == {2, 0.5, 4, 0.25, 8, 0.125, 2**30 / 1e9, 1e9 / 2**30, 1e3, 1e-3, 1e6, 1e-6, -1}
 

@@ -37,7 +37,13 @@ class Verdict:
 
 
 def answer(
-    given: object, expected: float, *, unit: str = "", tolerance: float = 0.02, slips: Mapping[float, str] | None = None
+    given: object,
+    expected: float,
+    *,
+    unit: str = "",
+    tolerance: float = 0.02,
+    slips: Mapping[float, str] | None = None,
+    general: bool = True,
 ) -> Verdict:
     """Compare a reader's answer with the library's own.
 
@@ -47,6 +53,7 @@ def answer(
         unit: for the message, as `units.human` takes it.
         tolerance: relative difference that still counts as right.
         slips: wrong values typical of this exercise -> hint, tried before the general ones.
+        general: whether `SLIPS` are tried. Not for counts and choices, where half or twice the number says nothing.
 
     Returns:
         A verdict that shows as one sentence; it never gives away the value before the answer is right.
@@ -64,7 +71,7 @@ def answer(
     for wrong, hint in (slips or {}).items():
         if _close(value, wrong, tolerance):
             return Verdict(False, f"Not yet. {hint}")
-    for ratio, hint in SLIPS.items():
+    for ratio, hint in SLIPS.items() if general else ():
         if _close(value, ratio * expected, min(tolerance, 0.02)):
             return Verdict(False, f"Not yet: this is {hint}")
     return Verdict(False, f"Not yet: {units.human(value, unit)} is too {'large' if value > expected else 'small'}.")
