@@ -6,12 +6,12 @@ Shown in chapters/appendix-chips.md and chapters/appendix-models.md.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from importlib import resources
 from typing import Any
+
+from scaling_lib.catalog.rows import distinct, in_file, typed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +136,7 @@ class TrainingRun:
 @cache
 def training_runs() -> tuple[TrainingRun, ...]:
     """Every row of `published_training.csv`, in file order."""
-    return read_training_runs(_rows("published_training.csv"))
+    return read_training_runs(in_file("published_training.csv"))
 
 
 def read_training_runs(rows: Iterable[Mapping[str, str]]) -> tuple[TrainingRun, ...]:
@@ -146,11 +146,7 @@ def read_training_runs(rows: Iterable[Mapping[str, str]]) -> tuple[TrainingRun, 
         ValueError: for a column that is missing or unknown, a number that is none or not positive, an id that comes twice, a
             word that a column does not have, and a row without source; the id and the column are named.
     """
-    runs = [_training_run(row) for row in rows]
-    ids = [run.id for run in runs]
-    if twice := sorted({name for name in ids if ids.count(name) > 1}):
-        raise ValueError(f"id={twice[0]!r} comes twice; give each run its own")
-    return tuple(runs)
+    return distinct(_training_run(row) for row in rows)
 
 
 _WORDS: Mapping[str, tuple[str, ...]] = {
@@ -164,36 +160,10 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 
 
 def _training_run(row: Mapping[str, str]) -> TrainingRun:
-    columns = {f.name: f.type for f in fields(TrainingRun)}
-    if wrong := sorted(set(columns) ^ set(row)):
-        raise ValueError(f"column {wrong[0]!r} is {'missing' if wrong[0] in columns else 'unknown'}; give {', '.join(columns)}")
-    found: dict[str, Any] = dict(row)
-    for name, kind in columns.items():
-        text, where = row[name], f"run {row['id']!r}: {name}={row[name]!r}"
-        if name in _WORDS and text not in _WORDS[name]:
-            raise ValueError(f"{where} is unknown; give one of {', '.join(map(repr, _WORDS[name]))}")
-        if name in ("id", "model", "source") and not text:
-            raise ValueError(f"{where} is empty")
-        if kind in ("int", "int | None", "float | None"):
-            found[name] = _positive(text, where, float if "float" in str(kind) else int)
-    found["slices"] = found["slices"] or 1
-    found["sweep"] = row["sweep"] == "yes"
-    found["sequence_parallel"] = {"yes": True, "no": False}.get(row["sequence_parallel"])
+    run = typed(TrainingRun, row, required=("id", "model", "source"), words=_WORDS, defaults={"slices": "1"})
     if bool(row["step_s"]) != bool(row["step_from"]):
         raise ValueError(f"run {row['id']!r}: step_s={row['step_s']!r} and step_from={row['step_from']!r} go together")
-    return TrainingRun(**found)
-
-
-def _positive(text: str, where: str, kind: type[int] | type[float]) -> float | None:
-    if not text:
-        return None
-    try:
-        number = kind(text)
-    except ValueError:
-        raise ValueError(f"{where} is no number") from None
-    if not 0 < number < float("inf"):
-        raise ValueError(f"{where} must be positive and finite")
-    return number
+    return run
 
 
 @cache
@@ -201,7 +171,7 @@ def models() -> tuple[ModelEntry, ...]:
     """Every row of `models.csv`, in file order."""
     facts = {f.name for f in fields(ModelEntry)}
     entries = []
-    for row in _rows("models.csv"):
+    for row in in_file("models.csv"):
         shape = {name: text for name, text in row.items() if text and name not in facts}
         known: dict[str, Any] = {name: row[name] for name in facts - {"shape"}}
         for name in ("published_total", "published_active"):
@@ -213,15 +183,10 @@ def models() -> tuple[ModelEntry, ...]:
 @cache
 def chip_figures() -> tuple[Figure, ...]:
     """Every row of `chips.csv`, in file order: the chosen figure of a quantity first, then those it conflicts with."""
-    return tuple(Figure(**row | {"chosen": row["chosen"] == "yes"}) for row in _rows("chips.csv"))
+    return tuple(Figure(**row | {"chosen": row["chosen"] == "yes"}) for row in in_file("chips.csv"))
 
 
 def measurements(chip: str) -> tuple[Measurement, ...]:
     """Published speeds of matmuls, HBM and collectives on the chip of this name, by size, from `published_microbench.csv`."""
-    rows = [row for row in _rows("published_microbench.csv") if row["chip"] == chip]
+    rows = [row for row in in_file("published_microbench.csv") if row["chip"] == chip]
     return tuple(Measurement(**row | {name: float(row[name]) for name in ("size", "value")}) for row in rows)
-
-
-def _rows(file: str) -> list[dict[str, Any]]:
-    text = resources.files(__name__).joinpath(file).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from scaling_lib.catalog import _positive, _rows
+from scaling_lib.catalog.rows import distinct, in_file, typed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +79,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 @cache
 def inference_runs() -> tuple[InferenceRun, ...]:
     """Every row of `published_inference.csv`, in file order."""
-    return read_inference_runs(_rows("published_inference.csv"))
+    return read_inference_runs(in_file("published_inference.csv"))
 
 
 def read_inference_runs(rows: Iterable[Mapping[str, str]]) -> tuple[InferenceRun, ...]:
@@ -90,24 +89,8 @@ def read_inference_runs(rows: Iterable[Mapping[str, str]]) -> tuple[InferenceRun
         ValueError: for a column that is missing or unknown, a number that is none or not positive, an id that comes twice, a
             word that a column does not have, and a row without source; the id and the column are named.
     """
-    runs = [_run(row) for row in rows]
-    ids = [run.id for run in runs]
-    if twice := sorted({name for name in ids if ids.count(name) > 1}):
-        raise ValueError(f"id={twice[0]!r} comes twice; give each run its own")
-    return tuple(runs)
+    return distinct(_run(row) for row in rows)
 
 
 def _run(row: Mapping[str, str]) -> InferenceRun:
-    columns = {f.name: str(f.type) for f in fields(InferenceRun)}
-    if wrong := sorted(set(columns) ^ set(row)):
-        raise ValueError(f"column {wrong[0]!r} is {'missing' if wrong[0] in columns else 'unknown'}; give {', '.join(columns)}")
-    found: dict[str, Any] = dict(row) | {"replicas": row["replicas"] or "1"}
-    for name, kind in columns.items():
-        text, where = found[name], f"run {row['id']!r}: {name}={row[name]!r}"
-        if name in WORDS and text not in WORDS[name]:
-            raise ValueError(f"{where} is unknown; give one of {', '.join(map(repr, WORDS[name]))}")
-        if not text and (name in ("id", "model", "chip", "source") or kind in ("int", "float")):
-            raise ValueError(f"{where} is empty")
-        if kind != "str":
-            found[name] = _positive(text, where, float if kind == "float" else int)
-    return InferenceRun(**found)
+    return typed(InferenceRun, row, required=("id", "model", "chip", "source"), words=WORDS, defaults={"replicas": "1"})
