@@ -38,6 +38,12 @@ def no_columns(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
+@pytest.fixture
+def from_records(monkeypatch):
+    """Programs for the TPU are read, never compiled."""
+    monkeypatch.setenv("SCALING_LIB_RECORDS", "only")
+
+
 @pytest.fixture(scope="module")
 def compiles_quickly():
     """Small programs that run on a CPU take longer to compile than to run. Not for `tpu.compile`: it would optimize less too."""

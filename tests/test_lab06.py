@@ -1,12 +1,10 @@
 """Lab 6 played from records: its predictions and verdicts broken on purpose, its cells run twice and out of order."""
 
-import ast
 import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import notebooks
 import pytest
 
 from scaling_lib.search.contest import Score
@@ -14,46 +12,27 @@ from scaling_lib.training.memory import Memory
 from scaling_lib.xla import judge, judged
 from scaling_lib.xla.ledger import Ledger
 from scaling_lib.xla.program import Program
+from tests.cells import at, code_cells, how_many_lack, run, shown
 
 LAB = Path(__file__).parents[1] / "labs/06-training-llama.md"
 
-
-@pytest.fixture(autouse=True)
-def from_records(monkeypatch):
-    monkeypatch.setenv("SCALING_LIB_RECORDS", "only")
+pytestmark = pytest.mark.usefixtures("from_records")
 
 
 @cache
 def cells():
-    """The sources of the code cells but for the installation."""
-    found = [cell for cell in notebooks.read_page(LAB).cells if cell.cell_type == "code"]
-    return [cell.source for cell in found if "remove-cell" not in cell.metadata.get("tags", [])]
-
-
-def execute(source, namespace):
-    exec(compile(ast.parse(source), source.splitlines()[0], "exec"), namespace)
+    return code_cells(LAB)
 
 
 @cache
 def played():
     """What all cells define, each of which has run twice."""
-    namespace = {"__name__": "lab"}
-    for source in cells():
-        execute(source, namespace)
-        execute(source, namespace)
-    return namespace
-
-
-def at(text):
-    (found,) = (i for i, source in enumerate(cells()) if text in source)
-    return found
+    return run(source for source in cells() for _ in range(2))
 
 
 def play(first, last):
     """The cells from one to another, over what the whole lab has defined."""
-    namespace = dict(played())
-    for source in cells()[at(first) : at(last) + 1]:
-        execute(source, namespace)
+    run(cells()[at(cells(), first) : at(cells(), last) + 1], played())
 
 
 PEAKS = "peaks of what does not fit are within"
@@ -131,23 +110,18 @@ def test_answers_that_are_right_are_taken_and_slips_are_named():
         "your_reason": (3, 1, "the all-gather row grew by little"),
     }
     for name, (right, wrong, hint) in questions.items():
-        (source,) = (source for source in cells() if f"{name} = ..." in source)
-        *before, call = ast.parse(source).body
+        source = cells()[at(cells(), f"{name} = ...")]
         for given, words in ((right, "Right"), (wrong, hint)):
-            scope = dict(lab)
-            execute(source.replace(f"{name} = ...", f"{name} = {given}"), scope)
-            assert before
-            assert re.search(words, str(eval(ast.unparse(call), scope))), (name, given)
+            verdict, _ = shown(source, lab, **{name: given})
+            assert re.search(words, str(verdict)), (name, given)
 
 
 def test_a_readers_plan_gets_its_line_on_the_board():
     lab = dict(played())
     lab["your_plan"] = lab["base"].but(fsdp=1024, tensor=8, microbatches=2)
     assert lab["entry"](lab["your_plan"], lab["large"]).medal == "gold"
-    source = next(source for source in cells() if "mine = {}" in source)
-    *_, call = ast.parse(source).body
-    execute(source, lab)
-    first = str(eval(ast.unparse(call), lab)).splitlines()[2]
+    board, _ = shown(cells()[at(cells(), "mine = {}")], lab)
+    first = str(board).splitlines()[2]
     assert first.startswith("yours")
     assert "gold" in first
 
@@ -160,15 +134,7 @@ def test_a_plan_that_cannot_run_says_why():
 
 
 def test_a_cell_out_of_order_names_what_it_lacks():
-    namespace, said = {"__name__": "lab"}, []
-    execute(cells()[0], namespace)
-    for source in cells()[2:]:
-        try:
-            execute(source, dict(namespace))
-        except NameError as error:
-            said.append(str(error))
-    assert len(said) > 15
-    assert [words for words in said if not re.search(r"name '\w+' is not defined", words)] == []
+    assert how_many_lack(cells()) > 15
 
 
 def test_the_cases_that_are_not_compiled_here_are_among_those_judged():

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import notebooks
 import pytest
 
 from scaling_lib.inference import Layout
@@ -17,54 +16,33 @@ from scaling_lib.search.fleet import Fleet
 from scaling_lib.search.trial import Trial
 from scaling_lib.xla.program import Program
 from scaling_lib.xla.serving import judge, judged
+from tests.cells import at, code_cells, how_many_lack, run, shown
 
 LAB = Path(__file__).parents[1] / "labs/08-serving-llama.md"
 
-
-@pytest.fixture(autouse=True)
-def from_records(monkeypatch):
-    monkeypatch.setenv("SCALING_LIB_RECORDS", "only")
+pytestmark = pytest.mark.usefixtures("from_records")
 
 
 @cache
 def cells():
-    """The sources of the code cells but for the installation."""
-    found = [cell for cell in notebooks.read_page(LAB).cells if cell.cell_type == "code"]
-    return [cell.source for cell in found if "remove-cell" not in cell.metadata.get("tags", [])]
-
-
-def execute(source, namespace):
-    exec(compile(ast.parse(source), source.splitlines()[0], "exec"), namespace)
+    return code_cells(LAB)
 
 
 @cache
 def played():
     """What all cells define."""
-    namespace = {"__name__": "lab"}
-    for source in cells():
-        execute(source, namespace)
-    return namespace
-
-
-def at(text):
-    (found,) = (i for i, source in enumerate(cells()) if text in source)
-    return found
+    return run(cells())
 
 
 def play(first, last):
     """The cells from one to another, over what the whole lab has defined."""
-    namespace = dict(played())
-    for source in cells()[at(first) : at(last) + 1]:
-        execute(source, namespace)
+    run(cells()[at(cells(), first) : at(cells(), last) + 1], played())
 
 
 def said(name, given):
     """What the cell with a question says to an answer."""
-    (source,) = (source for source in cells() if f"{name} = ..." in source)
-    scope = dict(played())
-    execute(source.replace(f"{name} = ...", f"{name} = {given!r}"), scope)
-    *_, call = ast.parse(source).body
-    return scope, str(eval(ast.unparse(call), scope))
+    verdict, scope = shown(cells()[at(cells(), f"{name} = ...")], played(), **{name: given})
+    return scope, str(verdict)
 
 
 RIGHT = {
@@ -98,8 +76,7 @@ def test_right_answers_are_taken_and_every_slip_gets_its_hint(name):
 @pytest.mark.parametrize("name", RIGHT)
 def test_no_slip_is_taken_for_another_or_for_the_right_answer(name):
     scope, _ = said(name, ...)
-    (source,) = (source for source in cells() if f"{name} = ..." in source)
-    *statements, call = ast.parse(source).body
+    *statements, call = ast.parse(cells()[at(cells(), f"{name} = ...")]).body
     (slips,) = (node.value for node in statements if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "slips")
     numbers = [RIGHT[name](played())]
     for key, value in zip(slips.keys, slips.values, strict=True):
@@ -112,7 +89,7 @@ def test_no_slip_is_taken_for_another_or_for_the_right_answer(name):
 
 def test_no_answer_stands_above_its_question():
     lab = played()
-    before = "\n".join(cells()[: at("your_sent = ...")])
+    before = "\n".join(cells()[: at(cells(), "your_sent = ...")])
     assert 'print(recorded["8b-tensor"])' not in before
     compiled = lab["along"][0]
     assert compiled.dtype == "bf16"
@@ -128,10 +105,8 @@ def test_every_question_is_asked_here():
 
 
 def test_cells_may_run_twice():
-    namespace = dict(played())
-    for source in cells()[: at("small = [")]:
-        execute(source, namespace)
-    assert namespace["right"] == played()["right"]
+    again = run(cells()[: at(cells(), "small = [")], played())
+    assert again["right"] == played()["right"]
 
 
 def test_the_limits_are_those_of_the_text():
@@ -182,7 +157,7 @@ def test_a_copy_that_is_not_forgotten_turns_the_lab_red():
     namespace = dict(played())
     namespace["forgotten"] *= 2
     with pytest.raises(AssertionError):
-        execute(cells()[at(FORGOTTEN)], namespace)
+        run([cells()[at(cells(), FORGOTTEN)]], namespace)
 
 
 def test_a_contest_in_which_all_keep_their_promises_turns_the_lab_red(monkeypatch):
@@ -230,10 +205,8 @@ def test_a_readers_fleet_is_scored(question, fleet, medal):
 def test_a_readers_fleet_gets_its_line_on_the_board():
     lab = dict(played())
     lab["your_best_fleet"] = lab["winner"]
-    source = cells()[at("mine = {}")]
-    *_, call = ast.parse(source).body
-    execute(source, lab)
-    first = str(eval(ast.unparse(call), lab)).splitlines()[2]
+    board, _ = shown(cells()[at(cells(), "mine = {}")], lab)
+    first = str(board).splitlines()[2]
     assert first.startswith("yours")
     assert "gold" in first
 
@@ -252,15 +225,7 @@ def test_no_other_fleet_that_the_lab_names_is_cheaper_and_keeps_its_promises():
 
 
 def test_a_cell_out_of_order_names_what_it_lacks():
-    namespace, lacking = {"__name__": "lab"}, []
-    execute(cells()[0], namespace)
-    for source in cells()[2:]:
-        try:
-            execute(source, dict(namespace))
-        except NameError as error:
-            lacking.append(str(error))
-    assert len(lacking) > 20
-    assert [words for words in lacking if not re.search(r"name '\w+' is not defined", words)] == []
+    assert how_many_lack(cells()) > 20
 
 
 def test_the_cases_that_are_not_compiled_here_are_among_those_judged():
