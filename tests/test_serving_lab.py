@@ -1,13 +1,11 @@
 """Lab 7b: its exercises answered rightly and wrongly, its cells run twice, and its predictions broken on purpose."""
 
-import ast
 import re
 from functools import cache as cache_of_calls
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import notebooks
 import numpy as np
 import pytest
 from jax import lax
@@ -16,6 +14,7 @@ from scaling_lib.transformer import Transformer
 from scaling_lib.xla import llama, simulate
 from scaling_lib.xla.serving import checks
 from scaling_lib.xla.serving.engine import Engine
+from tests.cells import assert_checks_a_number, at, changed, code_cells, how_many_lack, run, shown
 
 # Functions of the reader
 
@@ -194,28 +193,14 @@ def default_device():
 
 @cache_of_calls
 def sources():
-    """The sources of the code cells but for the installation and figures."""
-    found = [cell for cell in notebooks.read_page(LAB).cells if cell.cell_type == "code"]
-    kept = [cell.source for cell in found if "remove-cell" not in cell.metadata.get("tags", []) and "new_axes" not in cell.source]
-    lab = "\0".join(kept).replace("plots.use_style()\n", "")
-    for words, smaller in SMALLER.items():
-        assert lab.count(words) == 1
-        lab = lab.replace(words, smaller)
-    return lab.split("\0")
-
-
-def execute(source, namespace):
-    exec(compile(source, source.splitlines()[0], "exec"), namespace)
+    """The sources of the code cells but for figures, smaller."""
+    return changed(code_cells(LAB, "new_axes"), SMALLER)
 
 
 @cache_of_calls
 def played():
     """What all cells define, each of which has run twice."""
-    namespace = {"__name__": "lab"}
-    for source in sources():
-        execute(source, namespace)
-        execute(source, namespace)
-    return namespace
+    return run(source for source in sources() for _ in range(2))
 
 
 on_one_process = pytest.mark.xdist_group("lab 7b")
@@ -230,17 +215,7 @@ def test_every_cell_may_run_twice():
 @pytest.mark.slow
 @on_one_process
 def test_a_cell_out_of_order_names_what_it_lacks():
-    first, *rest = sources()
-    namespace = {"__name__": "lab"}
-    execute(first, namespace)
-    said = []
-    for source in rest[1:]:
-        try:
-            execute(source, dict(namespace))
-        except NameError as error:
-            said.append(str(error))
-    assert len(said) > 15
-    assert all(re.fullmatch(r"name '\w+' is not defined", words) for words in said)
+    assert how_many_lack(sources()) > 15
 
 
 BROKEN = [
@@ -260,29 +235,16 @@ BROKEN = [
 """A cell, and what is broken in it."""
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @on_one_process
 @pytest.mark.parametrize(("words", "old", "new"), BROKEN, ids=range(len(BROKEN)))
 def test_a_cell_that_is_broken_turns_the_lab_red(words, old, new):
-    (source,) = (source for source in sources() if words in source)
-    assert source.count(old) == 1
+    broken = changed([sources()[at(sources(), words)]], {old: new})
     with pytest.raises(AssertionError):
-        execute(source.replace(old, new), dict(played()))
+        run(broken, played())
 
 
 # Numbers
-
-
-def verdict_of(source, **answers):
-    """What a cell's last expression, the check, says where `name = ...` is `name = its answer`."""
-    body = ast.parse(source)
-    for node in body.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in answers:
-            node.value = ast.Constant(answers[ast.unparse(node.targets[0])])
-    body.body[-1] = ast.Assign([ast.Name("verdict", ast.Store())], body.body[-1].value)
-    namespace = dict(played())
-    exec(compile(ast.fix_missing_locations(body), "cell", "exec"), namespace)
-    return namespace["verdict"], namespace
 
 
 @pytest.mark.slow
@@ -291,16 +253,7 @@ def test_a_number_is_checked_and_each_wrong_one_that_a_hint_is_for_gets_it():
     cells = [source for source in sources() if "check.answer(" in source]
     assert len(cells) == 8
     for source in cells:
-        name, expected = re.search(r"check\.answer\(\s*(\w+),\s*(.+?),\s*(?:unit|tolerance|slips)=", source).groups()
-        unanswered, namespace = verdict_of(source)
-        assert unanswered.words.startswith("Not answered yet")
-        right, _ = verdict_of(source, **{name: float(eval(expected, namespace))})
-        assert right.ok, source
-        assert namespace["slips"]
-        for wrong, hint in namespace["slips"].items():
-            verdict, _ = verdict_of(source, **{name: float(wrong)})
-            assert not verdict.ok, source
-            assert verdict.words == f"Not yet. {hint}"
+        assert_checks_a_number(source, played())
 
 
 @pytest.mark.slow
@@ -308,8 +261,7 @@ def test_a_number_is_checked_and_each_wrong_one_that_a_hint_is_for_gets_it():
 def test_a_function_of_the_lab_is_checked_and_its_solution_is_right():
     lab = played()
     for name, given in {"read": (), "loop": (lab["server"],), "merge": (lab["ring"],)}.items():
-        (source,) = (source for source in sources() if f"def your_{name}(" in source)
-        unanswered, _ = verdict_of(source)
+        unanswered, _ = shown(sources()[at(sources(), f"def your_{name}(")], lab)
         assert unanswered.words.startswith("Not answered yet")
         check = {"read": checks.reading, "loop": checks.batching, "merge": checks.merging}[name]
         assert check(lab[name], *given).ok
