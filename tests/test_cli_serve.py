@@ -1,35 +1,20 @@
 """`scaling-lib serve` held to the library, and bad input: one line with the number at fault and what would do."""
 
-import contextlib
-import io
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaling_lib import cli, validation
+from scaling_lib import validation
 from scaling_lib.cli.quantities import duration
 from scaling_lib.inference import Layout, Speed, serve
 from scaling_lib.search import serving_pareto
+from tests.test_cli_plan import facts, run
 
 SEARCH = ["serve", "llama-3-8b", "v5e:2x2", "--weights", "int8", "--kv", "int8"]
 ONE = ["serve", "llama-3-70b", "v5e:4x4", "--weights", "int8", "--kv", "int8", "--layout", "tensor=8,kv_batch=2"]
 INT8 = Layout(weights="int8", kv="int8")
-
-
-def run(*arguments):
-    """Status, standard output and error of the program."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = cli.main(arguments)
-    return status, out.getvalue(), err.getvalue()
-
-
-def facts(*arguments, status=0):
-    found, out, err = run(*arguments, "--json")
-    assert (found, err) == (status, "")
-    return json.loads(out)
 
 
 def same(shown, library):

@@ -1,5 +1,7 @@
 """Explorers: what they show is what the library says, in every state that their controls allow."""
 
+import contextlib
+import io
 import itertools
 import json
 import re
@@ -113,6 +115,26 @@ def problem(explorer, field):
     return BeautifulSoup(explorer.controls[field].problem.value, "html.parser").text
 
 
+def problems(explorer):
+    """The words beside the controls that have any."""
+    return {field: said for field in explorer.controls if (said := problem(explorer, field))}
+
+
+def words(view):
+    """What stands above the table of numbers."""
+    return BeautifulSoup(view.numbers, "html.parser").p.text
+
+
+def printed(view):
+    """What the code to copy prints, and the names it defines; no line of it is too long for a page."""
+    code = BeautifulSoup(view.python, "html.parser").code.text
+    assert max(map(len, code.splitlines())) <= 70
+    names = {}
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(code, names)
+    return out.getvalue(), names
+
+
 def move(explorer, **values):
     for field, value in values.items():
         explorer.controls[field].widget.value = value
@@ -120,6 +142,17 @@ def move(explorer, **values):
 
 def on_screen(explorer):
     return "".join(output.value for output in explorer.children[-3:])
+
+
+def assert_link_carries(make, state, link):
+    """An explorer in this state gives a link, and one that is opened by it shows the same."""
+    sent = make(**state)
+    assert sent.state == state
+    link(**query(sent.shown))
+    received = make()
+    assert received.state == state
+    assert on_screen(received) == on_screen(sent)
+    assert problems(received) == {}
 
 
 def html_of(view):
@@ -1123,13 +1156,7 @@ def test_a_wrong_argument_is_an_error_and_aliases_are_taken():
     ],
 )
 def test_a_link_carries_the_state(make, state, link):
-    sent = make(**state)
-    assert sent.state == state
-    link(**query(sent.shown))
-    received = make()
-    assert received.state == state
-    assert on_screen(received) == on_screen(sent)
-    assert not any(problem(received, field) for field in received.controls)
+    assert_link_carries(make, state, link)
 
 
 def test_a_link_to_one_explorer_leaves_the_other_alone(link):
@@ -1142,7 +1169,7 @@ def test_bad_values_of_a_link_are_left_out_one_by_one_and_said(link):
     link(explorer="roofline", chip="v9", dtype="f64", log2_m="-1", k="8k", n="256", utm_source="mail")
     explorer = roofline_explorer()
     assert explorer.state == {"chip": "v5e", "dtype": "bf16", "log2_m": 5, "k": 8192, "n": 256}
-    said = {field: words for field in explorer.controls if (words := problem(explorer, field))}
+    said = problems(explorer)
     assert set(said) == {"chip", "dtype", "log2_m", "k"}
     assert "chip='v9' is not offered here; did you mean" in said["chip"]
     assert "log2_m='-1' is not a whole number from 0 to 14; the link's value was left out" in said["log2_m"]
@@ -1162,7 +1189,7 @@ def test_a_chip_outside_the_slice_of_a_link_is_left_out_too(link):
     link(explorer="torus", chip="v5p", shape="4x4x8", a="0,0,9", b="3,0,1")
     explorer = torus_explorer()
     assert explorer.state == {"chip": "v5p", "shape": "4x4x8", "a": "0, 0, 0", "b": "3, 0, 1"}
-    said = {field: words for field in explorer.controls if (words := problem(explorer, field))}
+    said = problems(explorer)
     assert set(said) == {"a"}
     assert "a=(0, 0, 9) is no chip of v5p:4x4x8" in said["a"]
     assert "the link's value was left out" in said["a"]

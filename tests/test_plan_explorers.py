@@ -1,7 +1,6 @@
 """The explorers of training: a plan priced for every state that its controls allow, and the budget of a run against chips."""
 
 import contextlib
-import io
 import itertools
 import time
 
@@ -20,7 +19,7 @@ from scaling_lib.training.pipeline import SCHEDULES
 from scaling_lib.training.sizing import links_bind, quick_plan, slices
 from scaling_lib.transformer import MODELS
 from scaling_lib.units import human
-from tests.test_explorers import assert_room, html_of, move, on_screen, problem, query, rows
+from tests.test_explorers import assert_link_carries, assert_room, html_of, move, on_screen, printed, problems, rows, words
 
 PLAN = {
     "model": "Llama-3 70B", "slice": "v5p:8x8x8", "count": 1, "batch": 512, "T": 8192, "data": 1, "fsdp": "rest", "tensor": 4,
@@ -32,24 +31,6 @@ BUDGET = {
     "efficiency": 0.7, "failures": "none", "checkpoint_s": 30, "restart_s": 600, "slice": "v5p:8x8x8",
 }  # fmt: skip
 LLAMA_3S = "as for Llama 3 405B"
-
-
-def words(view):
-    return BeautifulSoup(view.numbers, "html.parser").p.text
-
-
-def printed(view):
-    """What the code to copy prints, and the names it defines; no line of it is too long for a page."""
-    code = BeautifulSoup(view.python, "html.parser").code.text
-    assert max(map(len, code.splitlines())) <= 70
-    names = {}
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(code, names)
-    return out.getvalue(), names
-
-
-def problems(explorer):
-    return {field: said for field in explorer.controls if (said := problem(explorer, field))}
 
 
 # Plans.
@@ -277,13 +258,7 @@ def link(monkeypatch):
     ],
 )
 def test_a_link_carries_the_state(make, state, link):
-    sent = make(**state)
-    assert sent.state == state
-    link(**query(sent.shown))
-    received = make()
-    assert received.state == state
-    assert on_screen(received) == on_screen(sent)
-    assert problems(received) == {}
+    assert_link_carries(make, state, link)
 
 
 def test_bad_values_of_a_link_are_left_out_and_said(link):

@@ -1,7 +1,6 @@
 """The explorers of serving: what they show is what the library says, and what they refuse says what would do."""
 
 import contextlib
-import io
 import itertools
 import re
 import time
@@ -31,7 +30,7 @@ from scaling_lib.show.explorers.serving import batches as drawn_batches
 from scaling_lib.show.explorers.speculation import DRAFTS, MOST_GUESSES, read_draft
 from scaling_lib.transformer import MODELS
 from scaling_lib.units import human
-from tests.test_explorers import assert_room, html_of, move, on_screen, problem, query, rows
+from tests.test_explorers import assert_link_carries, assert_room, html_of, move, on_screen, printed, problems, rows, words
 
 SERVING = {
     "model": "Llama-3 8B", "chip": "v5e", "input": 2048, "output": 256, "weights": "bf16", "kv": "bf16", "math": "bf16",
@@ -43,24 +42,6 @@ GUESSES = {
 }  # fmt: skip
 BATCH = {"models": batch_module.USUAL, "slice": "v5e:2x4", "S": 8192, "weights": "bf16", "kv": "bf16"}
 STATES = [(serving_explorer, SERVING), (speculation_explorer, GUESSES), (batch_explorer, BATCH)]
-
-
-def words(view):
-    return BeautifulSoup(view.numbers, "html.parser").p.text
-
-
-def printed(view):
-    """What the code to copy prints, and the names it defines; no line of it is too long for a page."""
-    code = BeautifulSoup(view.python, "html.parser").code.text
-    assert max(map(len, code.splitlines())) <= 78
-    names = {}
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(code, names)
-    return out.getvalue(), names
-
-
-def problems(explorer):
-    return {field: said for field in explorer.controls if (said := problem(explorer, field))}
 
 
 # The best server of a slice.
@@ -557,13 +538,7 @@ def link(monkeypatch):
     ],
 )
 def test_a_link_carries_the_state(make, state, link):
-    sent = make(**state)
-    assert sent.state == state
-    link(**query(sent.shown))
-    received = make()
-    assert received.state == state
-    assert on_screen(received) == on_screen(sent)
-    assert problems(received) == {}
+    assert_link_carries(make, state, link)
 
 
 def test_bad_values_of_a_link_are_left_out_and_said(link):
