@@ -3,7 +3,6 @@
 A lab's cells run here in one namespace, with few steps and without figures.
 """
 
-import ast
 import re
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import notebooks
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
@@ -23,6 +21,7 @@ from scaling_lib.training import pipeline as pipelines
 from scaling_lib.transformer import Transformer
 from scaling_lib.xla import llama, simulate
 from scaling_lib.xla.training import account, blocks, by_hand, checkpoint, experts, pipeline, text, train
+from tests.cells import NAMED, assert_checks_a_number, at, changed, code_cells, how_many_lack, run
 
 ROOT = Path(__file__).parents[1]
 LABS = {path.stem[:3]: path for path in sorted((ROOT / "labs").glob("05*.md"))}
@@ -57,37 +56,22 @@ def in_turn(lab, *more):
 
 
 def sources_of(lab):
-    """The sources of a lab's code cells but for the installation, figures and drops; the first has imports and the mesh."""
-    found = [cell for cell in notebooks.read_page(LABS[lab]).cells if cell.cell_type == "code"]
-    sources = [cell.source for cell in found if "remove-cell" not in cell.metadata.get("tags", [])]
+    """The sources of a lab's code cells, but for figures and drops, with fewer steps; the first has the mesh too."""
+    sources = code_cells(LABS[lab], LEFT_OUT)
     assert sum("STEPS = " in source for source in sources) == 1
-    fewer = [re.sub(r"(STEPS = (?:\d+, \d+, )?)\d+", rf"\g<1>{STEPS.get(lab, 6)}", source) for source in sources]
-    first, *rest = [source.replace("plots.use_style()\n", "") for source in fewer if not LEFT_OUT.search(source)]
-    assert first.startswith(("from", "import"))
-    return [first, *rest]
-
-
-def execute(source, namespace):
-    exec(compile(source, source.splitlines()[0], "exec"), namespace)
+    return [re.sub(r"(STEPS = (?:\d+, \d+, )?)\d+", rf"\g<1>{STEPS.get(lab, 6)}", source) for source in sources]
 
 
 @cache
 def played(lab):
     """What all cells of a lab define, each of which has run twice."""
-    namespace = {"__name__": "lab"}
-    for source in sources_of(lab):
-        execute(source, namespace)
-        execute(source, namespace)
-    return namespace
+    return run(source for source in sources_of(lab) for _ in range(2))
 
 
 def play_broken(lab, old, new):
     """A lab from the one cell that has `old` on, with `new` in its place."""
-    namespace, sources = dict(played(lab)), sources_of(lab)
-    (at,) = (i for i, source in enumerate(sources) if old in source)
-    assert sources[at].count(old) == 1
-    for source in (sources[at].replace(old, new), *sources[at + 1 :]):
-        execute(source, namespace)
+    sources = sources_of(lab)
+    run(changed(sources, {old: new})[at(sources, old) :], played(lab))
 
 
 # Each lab's rules: where one is broken, the assert that compares with one device fires.
@@ -125,7 +109,7 @@ RULES = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize(("lab", "broken"), [in_turn(lab, i) for lab, rules in RULES.items() for i in range(len(rules))])
 def test_a_broken_rule_turns_the_comparison_with_one_device_red(lab, broken):
     with pytest.raises(AssertionError, match=r"DIFFER|Not yet: the (loss|gradient norm) of step"):
@@ -143,32 +127,10 @@ def test_every_cell_may_run_twice(lab):
 @pytest.mark.parametrize("lab", [in_turn(lab) for lab in LABS])
 def test_a_cell_out_of_order_names_what_it_lacks(lab):
     """Every cell that needs an earlier one says which name it misses, and leaves the first cells as they were."""
-    first, *rest = sources_of(lab)
-    namespace = {"__name__": "lab"}
-    execute(first, namespace)
-    said = []
-    for source in rest[1:]:
-        try:
-            execute(source, dict(namespace))
-        except (NameError, ValueError) as error:
-            said.append(str(error))
-    assert len(said) > 5
-    assert [words for words in said if not re.search(r"name '\w+' is not defined|run the .*cell", words)] == []
+    assert how_many_lack(sources_of(lab), (NameError, ValueError), rf"{NAMED}|run the .*cell") > 5
 
 
 # The exercises check themselves
-
-
-def verdict_of(source, namespace, **answers):
-    """What a cell's last expression, the check, says where `name = ...` is `name = its answer`."""
-    body = ast.parse(source)
-    for node in body.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in answers:
-            node.value = ast.Constant(answers[ast.unparse(node.targets[0])])
-    body.body[-1] = ast.Assign([ast.Name("verdict", ast.Store())], body.body[-1].value)
-    namespace = dict(namespace)
-    exec(compile(ast.fix_missing_locations(body), "cell", "exec"), namespace)
-    return namespace["verdict"], namespace
 
 
 @pytest.mark.slow
@@ -177,15 +139,7 @@ def test_a_number_is_checked_and_each_wrong_one_that_a_hint_is_for_gets_it(lab):
     checks = [source for source in sources_of(lab) if "check.answer(" in source]
     assert len(checks) >= 2
     for source in checks:
-        name, expected = re.search(r"check\.answer\(\s*(\w+),\s*(.+?),\s*(?:unit|slips)=", source).groups()
-        unanswered, namespace = verdict_of(source, played(lab))
-        assert unanswered.words.startswith("Not answered yet")
-        right, _ = verdict_of(source, namespace, **{name: float(eval(expected, namespace))})
-        assert right.ok, source
-        for wrong, hint in namespace["slips"].items():
-            verdict, _ = verdict_of(source, namespace, **{name: float(wrong)})
-            assert not verdict.ok, source
-            assert verdict.words == f"Not yet. {hint}"
+        assert_checks_a_number(source, played(lab))
 
 
 ANSWERS = {
@@ -206,9 +160,8 @@ def test_a_function_is_checked_the_solution_right_another_wrong(lab):
     checks = [source for source in sources_of(lab) if "by_hand.check(your_" in source]
     assert checks
     for source in checks:
-        namespace = dict(played(lab))
         name, training = re.search(r"by_hand\.check\((\w+), (\w+), one\)", source).groups()
-        execute(source, namespace)
+        namespace = run([source], played(lab))
         assert "Not answered yet" in str(by_hand.check(namespace[name], namespace[training], namespace["one"]))
         for part in ("pairs", "ways"):  # of two parts of an exercise, the one that the check takes from the notebook
             if part in namespace and f"your_{part}" in namespace:
