@@ -11,69 +11,34 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
-import notebooks
 import numpy as np
 import pytest
 
 from scaling_lib.xla import llama
+from tests.cells import assert_checks_a_number, at, changed, code_cells, how_many_lack, run, shown
 
 LAB = Path(__file__).parents[1] / "labs/07a-decoding.md"
-FEWER = [
-    ("STEPS, FEWER = 140, 100", "STEPS, FEWER = 60, 25"),
-    ("BATCHES = (1, 4, 8, 16, 32, 64)", "BATCHES = (1, 16, 64)"),
-    ("budget_s=4", "budget_s=1"),
-]
+QUICKER = {
+    "STEPS, FEWER = 140, 100": "STEPS, FEWER = 60, 25",
+    "BATCHES = (1, 4, 8, 16, 32, 64)": "BATCHES = (1, 16, 64)",
+    "budget_s=4": "budget_s=1",
+}
 LEFT_OUT = re.compile(r"new_axes|losses\[0\] < 2")  # figures, and what takes more training
 LONG = re.compile(r"interleaved\(|timed\(|written\(|counted\(n\)|read_cached\(")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("07a")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_quickly():
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("07a"), pytest.mark.usefixtures("compiles_quickly")]
 
 
 @cache
 def sources():
-    """The sources of the code cells but for the installation and figures; the first has imports."""
-    found = [cell for cell in notebooks.read_page(LAB).cells if cell.cell_type == "code"]
-    plain = [cell.source for cell in found if "remove-cell" not in cell.metadata.get("tags", [])]
-    for old, new in FEWER:
-        assert sum(source.count(old) for source in plain) == 1
-        plain = [source.replace(old, new) for source in plain]
-    first, *rest = [source.replace("plots.use_style()\n", "") for source in plain if not LEFT_OUT.search(source)]
-    assert first.startswith(("from", "import"))
-    return [first, *rest]
-
-
-def execute(source, namespace):
-    exec(compile(source, source.splitlines()[0], "exec"), namespace)
+    """The sources of the code cells but for figures, quicker."""
+    return changed(code_cells(LAB, LEFT_OUT), QUICKER)
 
 
 @cache
 def played():
     """What all cells define; each but the longest has run twice."""
-    namespace = {"__name__": "lab"}
-    for source in sources():
-        for _ in range(1 if LONG.search(source) else 2):
-            execute(source, namespace)
-    return namespace
-
-
-def verdict_of(source, namespace, **answers):
-    """What a cell's last expression, the check, says where `name = ...` is `name = its answer`."""
-    body = ast.parse(source)
-    for node in body.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in answers:
-            node.value = ast.Constant(answers[ast.unparse(node.targets[0])])
-    body.body[-1] = ast.Assign([ast.Name("verdict", ast.Store())], body.body[-1].value)
-    namespace = dict(namespace)
-    exec(compile(ast.fix_missing_locations(body), "cell", "exec"), namespace)
-    return namespace["verdict"], namespace
+    return run(source for source in sources() for _ in range(1 if LONG.search(source) else 2))
 
 
 MEASURED = {"one": {"plain": 3e-4, "check": 4e-4, "draft": 8e-5}, "tries": {4: SimpleNamespace(kept=1.5)}}
@@ -88,23 +53,14 @@ def questions():
 def test_a_number_is_checked_and_each_wrong_one_that_a_hint_is_for_gets_it():
     assert len(questions()) >= 6
     for source in questions():
-        name, expected = re.search(r"check\.answer\(\s*(\w+),\s*(.+?),\s*(?:unit|slips|tolerance)=", source).groups()
-        unanswered, namespace = verdict_of(source, played() | MEASURED)
-        assert unanswered.words.startswith("Not answered yet")
-        right, _ = verdict_of(source, namespace, **{name: float(eval(expected, namespace))})
-        assert right.ok, source
-        for wrong, hint in namespace["slips"].items():
-            if name == "your_knee" and wrong == pytest.approx(namespace["knee"]):
-                continue  # a weight of two bytes
-            verdict, _ = verdict_of(source, namespace, **{name: float(wrong)})
-            assert not verdict.ok, source
-            assert verdict.words == f"Not yet. {hint}"
+        two_bytes = [played()["knee"]] if "your_knee = ..." in source else []  # a weight's, where a slip is the right answer
+        assert_checks_a_number(source, played() | MEASURED, two_bytes)
 
 
 def test_no_two_hints_are_for_the_same_number():
     """The second would silently replace the first."""
     for source in questions():
-        _, scope = verdict_of(source, played() | MEASURED)
+        _, scope = shown(source, played() | MEASURED)
         assigned = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
         (slips,) = (node.value for node in assigned if ast.unparse(node.targets[0]) == "slips")
         assert len(slips.keys) == len(scope["slips"]), source
@@ -209,9 +165,9 @@ def test_a_rule_that_keeps_as_many_but_others_is_seen():
 
 
 def test_a_threshold_in_place_of_the_rule_turns_the_lab_red():
-    (source,) = (source for source in sources() if "return uniform * q < p" in source)
+    cell = sources()[at(sources(), "return uniform * q < p")]
     with pytest.raises(AssertionError, match="Not yet"):
-        execute(source.replace("uniform * q < p", "p >= 0.5 * q"), dict(played()))
+        run(changed([cell], {"uniform * q < p": "p >= 0.5 * q"}), played())
 
 
 def test_the_target_writes_what_the_draft_would_not(monkeypatch):
@@ -234,14 +190,4 @@ def test_points_of_tokens_drawn_from_the_target_are_even(monkeypatch):
 
 
 def test_a_cell_out_of_order_names_what_it_lacks():
-    first, *rest = sources()
-    namespace = {"__name__": "lab"}
-    execute(first, namespace)
-    said = []
-    for source in rest[1:]:
-        try:
-            execute(source, dict(namespace))
-        except NameError as error:
-            said.append(str(error))
-    assert len(said) > 20
-    assert [words for words in said if not re.search(r"name '\w+' is not defined", words)] == []
+    assert how_many_lack(sources()) > 20
