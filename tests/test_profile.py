@@ -1,0 +1,366 @@
+"""Profiles: a trace recorded on the spot, made-up ones that count by hand, the compiler's timelines, and every bad folder."""
+
+import gzip
+import json
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from scaling_lib.hardware import Chip
+from scaling_lib.xla import profile, simulate, timeline
+from scaling_lib.xla.measure import Machine
+from scaling_lib.xla.profile import kinds
+from scaling_lib.xla.profile.tables import Op, covered, nested
+from scaling_lib.xla.program import Memory, Program, hlo
+
+DATA = Path(__file__).parent / "data" / "schedule"
+WAYS, PASSES, CALLS = 4, 3, 2
+SLEEP_S = 0.05
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Folder and HLO of a recorded program: a gathered matrix multiplied in a loop, called twice with a pause between."""
+    mesh = simulate.mesh(X=WAYS)
+    rows = NamedSharding(mesh, P("X", None))
+    x, w = (jax.device_put(jnp.ones(shape), rows) for shape in ((320, 448), (448, 448)))
+
+    def chain(x, w):
+        return jax.lax.scan(lambda y, _: (jnp.tanh(y @ w), None), x, None, length=PASSES)[0]
+
+    program = jax.jit(chain, out_shardings=rows)
+    text = program.lower(x, w).compile().as_text()
+    program(x, w).block_until_ready()
+    with profile.record(tmp_path_factory.mktemp("trace")) as folder:
+        for _ in range(CALLS):
+            program(x, w).block_until_ready()
+            with jax.profiler.TraceAnnotation("the pause"):
+                time.sleep(SLEEP_S)
+    return folder, text
+
+
+@pytest.fixture(scope="module")
+def measured(run):
+    folder, text = run
+    return profile.read(folder, text)
+
+
+def trace_file(folder):
+    return next(folder.rglob("*.xplane.pb"))
+
+
+def test_time_by_operation_adds_up_to_the_time_in_the_other_file_of_the_trace(run, measured):
+    packed = next(run[0].rglob("*.trace.json.gz"))
+    events = json.loads(gzip.decompress(packed.read_bytes()))["traceEvents"]
+    ends: dict[tuple[int, int], float] = {}
+    total_us = 0.0
+    ops = [event for event in events if "hlo_op" in event.get("args", {})]
+    for event in sorted(ops, key=lambda event: event["ts"]):
+        thread = event["pid"], event["tid"]
+        end = event["ts"] + event["dur"]
+        total_us += max(0.0, end - max(event["ts"], ends.get(thread, 0.0)))
+        ends[thread] = max(end, ends.get(thread, 0.0))
+    assert measured.total_s == pytest.approx(total_us * 1e-6, rel=0.02)
+    for table in (measured.by_op(), measured.by_kind()):
+        assert sum(line.seconds for line in table) == pytest.approx(measured.total_s, rel=1e-6)
+        assert sum(line.fraction for line in table) == pytest.approx(1)
+
+
+def test_each_operation_ran_as_often_as_the_program_says(measured):
+    runs = {line.name: line.runs for line in measured.by_kind()}
+    assert runs["matmul"] == WAYS * PASSES * CALLS
+    assert runs["collective"] % (WAYS * CALLS) == 0
+    assert measured.devices == tuple(range(WAYS))
+
+
+def test_without_the_program_no_name_tells_that_a_fusion_multiplies(run, measured):
+    bare = profile.read(run[0])
+    (product,) = {op.name for op in measured.ops if op.kind == "matmul"}
+    assert {op.kind for op in bare.ops if op.name == product} == {kinds.of_name(product)}
+    assert bare.total_s == measured.total_s
+
+
+def test_the_pause_is_the_longest_gap_and_the_host_says_what_it_did(measured):
+    for device in measured.devices:
+        longest = measured.gaps(device)[0]
+        assert longest.duration_s >= SLEEP_S
+        assert longest.host == "the pause"
+        assert measured.gaps(device, at_least_s=SLEEP_S) == (longest,)
+    assert sum(op.name == "the pause" for op in measured.host) == CALLS
+
+
+def test_times_of_a_device_add_up(measured):
+    for device in measured.devices:
+        assert sum(gap.duration_s for gap in measured.gaps(device)) == pytest.approx(measured.idle_s(device))
+        assert 0 < measured.communication_s(device) < measured.window_s(device)
+        hidden, exposed = measured.hidden_s(device), measured.exposed_s(device)
+        assert hidden + exposed == pytest.approx(measured.communication_s(device))
+        spans = measured.spans(device)
+        assert spans[0].start_s == 0
+        assert spans[-1].start_s < measured.window_s(device)
+
+
+def test_measured_spans_can_be_drawn(measured):
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from scaling_lib.show import timelines
+
+    axes = timelines.timeline(measured.spans(0))
+    assert [label.get_text() for label in axes.get_yticklabels()]
+    mpl.pyplot.close(axes.figure)
+
+
+def test_it_prints_its_tables(measured):
+    shown = str(measured)
+    assert f"{WAYS} devices, measured" in shown
+    assert "by kind: " in shown
+    assert f"device {WAYS - 1}: idle" in shown
+
+
+# Made-up traces
+
+
+def made(folder, text):
+    path = folder / "plugins" / "profile" / "then" / "vm.xplane.pb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(jax.profiler.ProfileData.text_proto_to_serialized_xspace(text))
+    return folder
+
+
+def accelerator(*ops, line="XLA Ops", device=0):
+    """A trace of a TPU whose operations are (HLO text, start, end) in microseconds."""
+    names = {text: i for i, (text, *_) in enumerate(ops, 1)}
+    events = "".join(
+        f"events {{ metadata_id: {names[text]} offset_ps: {start * 10**6} duration_ps: {(end - start) * 10**6} }} "
+        for text, start, end in ops
+    )
+    known = "".join(f"event_metadata {{ key: {i} value {{ id: {i} name: {json.dumps(text)} }} }} " for text, i in names.items())
+    steps = 'lines { id: 9 name: "Steps" timestamp_ns: 1000 events { metadata_id: 1 offset_ps: 0 duration_ps: 99000000 } }'
+    return (
+        f'planes {{ name: "/device:TPU:{device}" lines {{ id: 1 name: "{line}" timestamp_ns: 1000 {events} }} {steps} {known} }}'
+    )
+
+
+LOOP = "%while.1 = (f32[3]) while(%t), condition=%c, body=%b"
+START = "%all-gather-start.5 = (f32[3]{0}, f32[21]{0}) all-gather-start(%p), dimensions={0}"
+DONE = "%all-gather-done.5 = f32[21]{0} all-gather-done(%all-gather-start.5)"
+PRODUCT = "%convolution.7 = bf16[3,7]{1,0:T(8,128)(2,1)} convolution(%a, %b), dim_labels=bf_io->bf"
+FUSED = "%fusion.3 = f32[3,5]{1,0} fusion(%a), kind=kLoop, calls=%f"
+MOVED = "%copy.2 = f32[3]{0} copy(%a)"
+SPELLED = ((LOOP, 0, 30), (START, 1, 2), (PRODUCT, 2, 12), (DONE, 12, 17), (FUSED, 20, 27), (MOVED, 35, 38))
+
+
+def test_a_trace_of_an_accelerator_counts_by_hand(tmp_path):
+    found = profile.read(made(tmp_path, accelerator(*SPELLED, device=3)))
+    assert found.devices == (3,)
+    assert found.total_s == pytest.approx(33e-6)  # the loop, and the copy after it
+    seconds = {line.name: round(line.seconds * 1e6) for line in found.by_kind()}
+    assert seconds == {"control": 7, "collective": 6, "matmul": 10, "fusion": 7, "copy": 3}
+    assert found.communication_s(3) == pytest.approx(16e-6)  # from the start to the end of the done
+    assert found.hidden_s(3) == pytest.approx(10e-6)
+    assert found.exposed_s(3) == pytest.approx(6e-6)
+    assert found.window_s(3) == pytest.approx(37e-6)
+    gaps = [(gap.before, gap.after, round(gap.duration_s * 1e6)) for gap in found.gaps(3)]
+    assert gaps == [("fusion.3", "copy.2", 8), ("all-gather-done.5", "fusion.3", 3)]
+    assert [span.name for span in found.spans(3)] == ["all-gather-start.5", "convolution.7", "fusion.3", "copy.2"]
+    assert [round(span.exposed_s * 1e6) for span in found.spans(3)] == [6, 0, 0, 3]
+
+
+def test_transfers_on_a_line_of_their_own_add_no_time(tmp_path):
+    both = accelerator((PRODUCT, 2, 12)) + accelerator((START, 1, 17), line="Async XLA Ops")
+    found = profile.read(made(tmp_path, both))
+    assert found.total_s == pytest.approx(10e-6)
+    assert found.communication_s(0) == pytest.approx(16e-6)
+    assert found.hidden_s(0) == pytest.approx(10e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("dot.3", "matmul"), ("dot_general.12", "matmul"), ("all-reduce-start.4", "collective"), ("psum.7", "collective"),
+        ("all_gather.1", "collective"), ("copy-done", "copy"), ("wrapped_tanh", "fusion"), ("loop_fusion.3.clone", "fusion"),
+        ("infeed.1", "host"), ("xla_ffi_python_cpu_callback.2", "host"), ("while.14", "control"), ("rng-bit-generator", "other"),
+    ],
+)  # fmt: skip
+def test_kinds_by_name(name, kind):
+    assert kinds.of_name(name) == kind
+
+
+def test_kinds_by_what_a_fusion_holds():
+    module = hlo.parse((DATA / "fsdp-chain-jax-0.10.hlo.txt").read_text())
+    ones = [one for part in module.computations.values() for one in part.instructions.values()]
+    found = {kinds.of_instruction(one, module) for one in ones if one.opcode == "fusion"}
+    assert "matmul" in found
+    assert found <= set(kinds.KINDS)
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20), st.sampled_from("ab")), min_size=1, max_size=12)
+
+
+@given(INTERVALS)
+def test_own_times_add_up_to_what_is_covered_however_events_overlap(rows):
+    ops = [Op("x", "other", float(start), float(long), float(long), 0, thread) for start, long, thread in rows]
+    found = nested(ops)
+    assert sum(op.self_s for op in found) == pytest.approx(covered(ops))
+    assert len(found) == len(ops)
+
+
+# Timelines
+
+
+def planned(name, way):
+    text, dump = ((DATA / f"{name}.{kind}.txt").read_text() for kind in ("hlo", "schedule"))
+    program = Program.read(
+        text, name=name, target="v5e:4x4", axes={"X": 16}, versions={}, date="2026-11-29",
+        memory=Memory(peak_bytes=1, available_bytes=2),
+    )  # fmt: skip
+    code = program.code.__class__(**{**vars(program.code), "schedule": dump})
+    return getattr(timeline, way)(Program(**{**vars(program), "code": code}))
+
+
+@pytest.mark.parametrize("way", ["of", "scheduled"])
+@pytest.mark.parametrize("name", ["collective-matmul", "fsdp-chain-jax-0.10", "fsdp-chain-jax-0.12"])
+def test_a_compiled_timeline_gives_the_same_tables(name, way):
+    estimate = planned(name, way)
+    found = profile.from_timeline(estimate)
+    assert sum(line.seconds for line in found.by_op()) == pytest.approx(estimate.total_s, rel=0.02)
+    seconds = {line.name: line.seconds for line in found.by_kind()}
+    matmuls = sum(span.duration_s * span.times for span in estimate.spans if span.kind == "matmul")
+    assert seconds["matmul"] == pytest.approx(matmuls)
+    assert found.exposed_s(0) + found.hidden_s(0) == pytest.approx(found.communication_s(0))
+    assert found.hidden_s(0) <= estimate.hidden_s * (1 + 1e-9) + 1e-12
+    assert found.how.startswith("estimated")
+
+
+# Measured against predicted
+
+MACHINE = Machine(Chip("test", {"f32": 2e9}, {"hbm_bytes_per_s": 1e9}), start_s=1.0)
+
+
+def test_a_matmul_is_predicted_by_its_flops_and_bytes(run, measured):
+    rows = profile.compare(measured, run[1], MACHINE)
+    (product,) = (row for row in rows if row.kind == "matmul")
+    assert product.cost.flops == {"f32": 2 * 320 // WAYS * 448 * 448}
+    assert product.cost.hbm_bytes == 4 * (2 * 320 // WAYS * 448 + 448 * 448)
+    assert product.predicted_s == pytest.approx(320 // WAYS * 448 * 448 * 2 / 2e9)
+    assert product.runs == WAYS * PASSES * CALLS
+    assert product.ratio == pytest.approx(product.measured_s / product.predicted_s)
+    of_matmuls = sum(op.self_s for op in measured.ops if op.kind == "matmul")
+    assert product.measured_s * product.runs == pytest.approx(of_matmuls)
+
+
+def test_rows_are_those_that_ran_and_collectives_have_no_prediction(run, measured):
+    rows = profile.compare(measured, run[1], MACHINE)
+    assert {row.name for row in rows} == {op.name for op in measured.ops if op.kind != "control"}
+    assert all((row.predicted_s is None) == (row.kind == "collective") for row in rows)
+    whole = [row.measured_s * row.runs for row in rows]
+    assert whole == sorted(whole, reverse=True)
+
+
+def test_another_program_did_not_run(measured):
+    other = jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile().as_text()
+    with pytest.raises(ValueError, match="did not run in this profile; programs that did: jit_chain"):
+        profile.compare(measured, other, MACHINE)
+
+
+def test_a_machine_without_the_dtype_is_refused(run, measured):
+    machine = Machine(Chip("test", {"bf16": 1e9}, {"hbm_bytes_per_s": 1e9}), start_s=0)
+    with pytest.raises(ValueError, match="multiplies f32, and machine has peaks for bf16"):
+        profile.compare(measured, run[1], machine)
+
+
+# Recording
+
+
+def test_the_folder_holds_both_files(run):  # TR01, TR02
+    assert trace_file(run[0]).relative_to(run[0]).parts[:2] == ("plugins", "profile")
+    assert next(run[0].rglob("*.trace.json.gz")).parent == trace_file(run[0]).parent
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_an_exception_ends_the_trace_and_keeps_it(tmp_path, error):  # TR04
+    with pytest.raises(error), profile.record(tmp_path / "first") as folder:
+        (jnp.ones((3, 5)) + 1).block_until_ready()
+        raise error
+    assert trace_file(folder).stat().st_size
+    with profile.record(tmp_path / "second") as after:
+        (jnp.ones((3, 5)) + 1).block_until_ready()
+    assert profile.read(folder).total_s > 0
+    assert profile.read(after).total_s > 0
+
+
+def test_two_at_a_time_are_refused_and_the_first_goes_on(tmp_path):  # TR04
+    with profile.record(tmp_path) as folder:
+        with pytest.raises(RuntimeError, match=r"recorded already.*stop_trace"), profile.record():
+            pytest.fail("recording twice")
+        (jnp.ones((3, 5)) + 1).block_until_ready()
+    assert profile.read(folder).ops
+
+
+def test_a_folder_takes_one_trace(run, tmp_path):  # TR03
+    with pytest.raises(ValueError, match="holds a trace already.*fresh folder"), profile.record(run[0]):
+        pytest.fail("recorded over a trace")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"), profile.record(tmp_path / "file"):
+        pytest.fail("recorded into a file")
+
+
+# Folders that hold no good trace
+
+
+def test_no_folder_and_no_trace(tmp_path):
+    with pytest.raises(ValueError, match="is no folder"):
+        profile.read(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"holds no trace.*record one"):
+        profile.read(tmp_path)
+
+
+def test_two_traces_are_named_and_each_can_be_read(tmp_path):
+    for name in ("a", "b"):
+        made(tmp_path / name, accelerator(*SPELLED))
+    with pytest.raises(ValueError, match=r"holds 2 traces: a.*, b.*path of one"):
+        profile.read(tmp_path)
+    assert profile.read(trace_file(tmp_path / "b")) == profile.read(tmp_path / "b")
+
+
+def test_an_interrupted_trace(run, tmp_path):
+    (tmp_path / "plugins" / "profile" / "then").mkdir(parents=True)
+    with pytest.raises(ValueError, match="interrupted: its .xplane.pb was never written"):
+        profile.read(tmp_path)
+    whole = trace_file(run[0]).read_bytes()
+    cut = tmp_path / "plugins" / "profile" / "then" / "vm.xplane.pb"
+    for size in (1000, len(whole) // 2, len(whole) - 1):
+        cut.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match="cut off: its recording was interrupted"):
+            profile.read(tmp_path)
+    cut.write_bytes(b"")
+    with pytest.raises(ValueError, match="empty: its recording was interrupted"):
+        profile.read(tmp_path)
+
+
+def test_a_trace_of_the_host_alone(tmp_path):
+    with profile.record(tmp_path) as folder, jax.profiler.TraceAnnotation("nothing"):
+        pass
+    with pytest.raises(ValueError, match="no device ran anything.*block"):
+        profile.read(folder)
+
+
+def test_text_that_is_no_program(run):
+    with pytest.raises(ValueError, match="no HLO module"):
+        profile.read(run[0], "ENTRY")
+
+
+def test_a_device_that_ran_nothing(measured):
+    for ask in (measured.gaps, measured.idle_s, measured.window_s, measured.communication_s, measured.exposed_s, measured.spans):
+        with pytest.raises(ValueError, match=rf"device={WAYS} ran nothing.*one of 0, 1, 2, 3"):
+            ask(WAYS)
+    with pytest.raises(ValueError, match="at_least_s"):
+        measured.gaps(0, at_least_s=-1)
