@@ -3,6 +3,7 @@
 import gzip
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from scaling_lib.hardware import Chip
-from scaling_lib.xla import profile, simulate, timeline
+from scaling_lib.xla import profile, simulate, timeline, tpu
 from scaling_lib.xla.measure import Machine
 from scaling_lib.xla.profile import kinds
 from scaling_lib.xla.profile.tables import Op, covered, nested
@@ -144,9 +145,8 @@ def accelerator(*ops, line="XLA Ops", device=0):
     )
     known = "".join(f"event_metadata {{ key: {i} value {{ id: {i} name: {json.dumps(text)} }} }} " for text, i in names.items())
     steps = 'lines { id: 9 name: "Steps" timestamp_ns: 1000 events { metadata_id: 1 offset_ps: 0 duration_ps: 99000000 } }'
-    return (
-        f'planes {{ name: "/device:TPU:{device}" lines {{ id: 1 name: "{line}" timestamp_ns: 1000 {events} }} {steps} {known} }}'
-    )
+    lines = f'lines {{ id: 1 name: "{line}" timestamp_ns: 1000 {events} }} {steps}'
+    return f'planes {{ name: "/device:TPU:{device}" {lines} {known} }}'
 
 
 LOOP = "%while.1 = (f32[3]) while(%t), condition=%c, body=%b"
@@ -222,8 +222,7 @@ def planned(name, way):
         text, name=name, target="v5e:4x4", axes={"X": 16}, versions={}, date="2026-11-29",
         memory=Memory(peak_bytes=1, available_bytes=2),
     )  # fmt: skip
-    code = program.code.__class__(**{**vars(program.code), "schedule": dump})
-    return getattr(timeline, way)(Program(**{**vars(program), "code": code}))
+    return getattr(timeline, way)(replace(program, code=replace(program.code, schedule=dump)))
 
 
 @pytest.mark.parametrize("way", ["of", "scheduled"])
@@ -238,6 +237,13 @@ def test_a_compiled_timeline_gives_the_same_tables(name, way):
     assert found.exposed_s(0) + found.hidden_s(0) == pytest.approx(found.communication_s(0))
     assert found.hidden_s(0) <= estimate.hidden_s * (1 + 1e-9) + 1e-12
     assert found.how.startswith("estimated")
+
+
+def test_a_shipped_timeline_gives_its_tables(from_records):
+    estimate = timeline.of(tpu.record("lab02-schedule").program)
+    found = profile.from_timeline(estimate)
+    assert sum(line.seconds for line in found.by_op()) == pytest.approx(estimate.total_s, rel=0.02)
+    assert {line.name for line in found.by_kind()} >= {"matmul", "collective"}
 
 
 # Measured against predicted
@@ -287,9 +293,15 @@ def test_the_folder_holds_both_files(run):  # TR01, TR02
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_an_exception_ends_the_trace_and_keeps_it(tmp_path, error):  # TR04
-    with pytest.raises(error), profile.record(tmp_path / "first") as folder:
-        (jnp.ones((3, 5)) + 1).block_until_ready()
-        raise error
+    folder = tmp_path / "first"
+
+    def run_and_fail():
+        with profile.record(folder):
+            (jnp.ones((3, 5)) + 1).block_until_ready()
+            raise error
+
+    with pytest.raises(error):
+        run_and_fail()
     assert trace_file(folder).stat().st_size
     with profile.record(tmp_path / "second") as after:
         (jnp.ones((3, 5)) + 1).block_until_ready()
@@ -306,7 +318,7 @@ def test_two_at_a_time_are_refused_and_the_first_goes_on(tmp_path):  # TR04
 
 
 def test_a_folder_takes_one_trace(run, tmp_path):  # TR03
-    with pytest.raises(ValueError, match="holds a trace already.*fresh folder"), profile.record(run[0]):
+    with pytest.raises(ValueError, match=r"holds a trace already.*fresh folder"), profile.record(run[0]):
         pytest.fail("recorded over a trace")
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="is a file"), profile.record(tmp_path / "file"):
@@ -333,7 +345,7 @@ def test_two_traces_are_named_and_each_can_be_read(tmp_path):
 
 def test_an_interrupted_trace(run, tmp_path):
     (tmp_path / "plugins" / "profile" / "then").mkdir(parents=True)
-    with pytest.raises(ValueError, match="interrupted: its .xplane.pb was never written"):
+    with pytest.raises(ValueError, match=r"interrupted: its \.xplane\.pb was never written"):
         profile.read(tmp_path)
     whole = trace_file(run[0]).read_bytes()
     cut = tmp_path / "plugins" / "profile" / "then" / "vm.xplane.pb"
@@ -349,7 +361,7 @@ def test_an_interrupted_trace(run, tmp_path):
 def test_a_trace_of_the_host_alone(tmp_path):
     with profile.record(tmp_path) as folder, jax.profiler.TraceAnnotation("nothing"):
         pass
-    with pytest.raises(ValueError, match="no device ran anything.*block"):
+    with pytest.raises(ValueError, match=r"no device ran anything.*block"):
         profile.read(folder)
 
 
