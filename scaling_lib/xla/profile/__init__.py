@@ -8,8 +8,8 @@
 accelerators follow the format that JAX's profiler writes, and were tried on made-up traces alone. `from_timeline` gives the
 same tables of a program that was compiled for a TPU and never run.
 
-The folder is also what `xprof FOLDER` and TensorBoard's `--logdir` take: give them this folder, not the one of the files in
-it. The `.trace.json.gz` in it opens in ui.perfetto.dev as it is.
+The same folder is what xprof and TensorBoard take as their log directory: the one above `plugins`, not the one of the files.
+For Perfetto there is a `.trace.json.gz` beside the `.xplane.pb`.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ class Profile:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Numbers of the devices that ran anything."""
-        return tuple(sorted({op.device for op in self.ops}))
+        """Numbers of the devices that ran anything but loops and calls."""
+        return tuple(sorted({op.device for op in self.ops if op.kind != "control"}))
 
     def by_op(self) -> tuple[Share, ...]:
         """Time by operation, longest first. It adds up to `total_s`: a loop counts only what is not in its operations."""
@@ -174,7 +174,9 @@ class Profile:
         return tuple(sorted(lines, key=lambda line: (-line.seconds, line.name)))
 
     def _busy(self, device: int) -> list[Interval]:
-        return self._of(device, [op for op in self.ops if op.kind != "control"])
+        if device not in self.devices:
+            raise ValueError(f"device={device!r} ran nothing in this profile; give one of {', '.join(map(str, self.devices))}")
+        return union((op.start_s, op.end_s) for op in self.ops if op.device == device and op.kind != "control")
 
     def _computing(self, device: int) -> list[Interval]:
         return union((op.start_s, op.end_s) for op in self.ops if op.device == device and op.kind in kinds.COMPUTE)
@@ -184,17 +186,13 @@ class Profile:
         self._busy(device)  # refuses a device that ran nothing
         return union((op.start_s, op.end_s) for op in both if op.device == device and op.kind == "collective")
 
-    def _of(self, device: int, ops: Sequence[Op]) -> list[Interval]:
-        if device not in self.devices:
-            raise ValueError(f"device={device!r} ran nothing in this profile; give one of {', '.join(map(str, self.devices))}")
-        return union((op.start_s, op.end_s) for op in ops if op.device == device)
-
     def _host_at(self, at_s: float) -> str:
         around = [op for op in self.host if op.start_s <= at_s <= op.end_s]
         return min(around, key=lambda op: op.duration_s).name if around else ""
 
     def __str__(self) -> str:
-        lines = [f"{units.human(self.total_s, 's')} of work on {len(self.devices)} devices, {self.how}"]
+        ran = len(self.devices)
+        lines = [f"{units.human(self.total_s, 's')} of work on {ran} device{'s' * (ran != 1)}, {self.how}"]
         rows = [(line.name, line.kind, line.runs, line.seconds, line.fraction) for line in self.by_op()[:12]]
         lines += [f"{name:<28} {kind:<10} {runs:>6} × {_ms(seconds)} {part:6.1%}" for name, kind, runs, seconds, part in rows]
         lines.append("by kind: " + ", ".join(f"{line.name} {line.fraction:.1%}" for line in self.by_kind()))

@@ -56,11 +56,12 @@ def read(folder: str | Path, *programs: str) -> Profile:
         raise ValueError(f"the trace {where.name!r} is empty: its recording was interrupted; record it again")
     first = min(event.start_s for event in events)
     known = {(name, one.name): kinds.of_instruction(one, m) for name, m in modules.items() for one in _instructions(m)}
+    unnamed = next(iter(modules)) if len(modules) == 1 else ""  # events of a TPU do not say of which program they are
     ops: list[Op] = []
     transfers: list[Op] = []
     host: list[Op] = []
     for event in events:
-        kind = known.get((event.module, event.op)) or _kind(event.op, event.text) if event.op else "host"
+        kind = known.get((event.module or unnamed, event.op)) or _kind(event.op, event.text) if event.op else "host"
         device = event.device if event.op else -1
         name = event.op or event.text
         one = Op(name, kind, event.start_s - first, event.duration_s, event.duration_s, device, event.thread, event.module)
