@@ -71,11 +71,11 @@ def test_a_cluster_needs_no_more_than_the_folder():
 
 def test_the_surroundings_are_those_of_one_device(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=16")
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    monkeypatch.setenv("JAX_ENABLE_X64", "1")
     found = driver.environment()
     assert found["JAX_NUM_CPU_DEVICES"] == "1"
     assert "device_count" not in found["XLA_FLAGS"]
-    assert "JAX_DISABLE_MOST_OPTIMIZATIONS" not in found
+    assert "JAX_ENABLE_X64" not in found
 
 
 def test_a_batch_spread_over_devices_is_the_batch():
@@ -161,7 +161,8 @@ def test_a_worker_that_dies_is_named_with_its_last_words(workers, tmp_path):
 
 
 def test_of_two_that_die_the_one_that_was_killed_is_named(workers, tmp_path):
-    workers.start(python("import time; time.sleep(0.3); raise SystemExit(1)"), tmp_path / "0")
+    workers.start(python("import os; os.abort()"), tmp_path / "0")
+    workers.running[0].wait()
     workers.start(SLEEPS, tmp_path / "1")
     os.kill(workers.running[1].pid, signal.SIGKILL)
     with pytest.raises(
@@ -266,7 +267,7 @@ def test_a_run_that_loses_a_process_goes_on_with_fewer_and_the_same_loss(tmp_pat
     assert found.lost > 0
     assert found.apart <= 1e-4
     assert found.whole[19] < found.whole[0] - 1
-    assert found.seconds <= 60  # both of them in 120
+    assert found.seconds <= 120
 
 
 @pytest.mark.slow

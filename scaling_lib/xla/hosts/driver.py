@@ -26,6 +26,8 @@ from scaling_lib import units
 PEER_TIMEOUT_S = 10  # JAX's own 100 leave the peers of a dead process hanging for that long
 JOIN_TIMEOUT_S = 60
 LOOK_S = 0.05
+SETTLE_S = 0.5  # a dead process and peers that have lost it are seen to end in any order
+CAUSES = (-signal.SIGKILL, -signal.SIGSEGV)  # peers raise, or abort
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def environment() -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": "1",
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # every process compiles, for longer than its few small steps take
         "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",  # the processes share the cores; a parent's flags may simulate devices
         "PYTHONPATH": os.pathsep.join([str(Path(scaling_lib.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
     }
@@ -168,9 +171,9 @@ class Workers:
         while True:
             ended = [process.poll() for process in self.running]
             if died := [i for i, status in enumerate(ended) if status]:
-                time.sleep(PEER_TIMEOUT_S * LOOK_S)  # of two that die together, a signal is the cause
+                time.sleep(SETTLE_S)
                 ended = [process.poll() for process in self.running]
-                first = min(died, key=lambda i: (ended[i] or 0) > 0)
+                first = next((i for i, status in enumerate(ended) if status in CAUSES), died[0])
                 raise RuntimeError(self._death(first, ended[first] or 0))
             if step is not None and step in self.losses():
                 return

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     model = tf.model(given.model) if given.model else SMALL
     train(given.folder, model, given.steps, given.every, fsdp=given.fsdp, B=given.batch, T=given.tokens, pause_s=given.pause)
-    jax.distributed.shutdown()
+    jax.distributed.shutdown()  # type: ignore[no-untyped-call]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -109,7 +109,7 @@ def train(
     where = jax.tree.map(lambda x: x.sharding, like)
 
     def step(tree: Tree, batch: Tree) -> tuple[Tree, jax.Array]:
-        params, state, loss = llama.train_step(*tree.values(), batch, optimizer=optimizer, rules=rules)
+        params, state, loss = llama.train_step(tree["params"], tree["state"], batch, optimizer=optimizer, rules=rules)
         return {"params": params, "state": state}, loss
 
     options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
