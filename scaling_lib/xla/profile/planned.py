@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 
-from scaling_lib.xla.profile.tables import Op, Profile, nested
+from scaling_lib.xla.profile.tables import Op, Profile, intersection, length, union
 from scaling_lib.xla.timeline import Span, Timeline
 
-_KINDS = {"matmul": "matmul", "vector": "fusion", "copy": "copy"}
+_KINDS = {"hbm": "copy", "host": "host", "ici": "collective", "dcn": "collective"}
 
 
 def from_timeline(timeline: Timeline) -> Profile:
     """A timeline of `xla.timeline` as the profile of its one device, number 0.
 
     All passes of loops are there, each at its time. A transfer counts in the time by operation as long as the compute units
-    wait for it, at its end. Estimates of a compiler, like the timeline: no measurement.
+    wait for it: at its end, or at its start where they work at its end, as with one that a loop hands to its next pass.
+    Estimates of a compiler, like the timeline: no measurement.
     """
+    runs = list(_runs(timeline))
+    computing = union((at_s, at_s + span.duration_s) for span, at_s in runs if span.resource == "compute")
+    starts = [start for start, _ in computing]
+
+    def worked_s(from_s: float, wait_s: float) -> float:
+        near = computing[max(bisect.bisect_right(starts, from_s) - 1, 0) : bisect.bisect_left(starts, from_s + wait_s)]
+        return length(intersection([(from_s, from_s + wait_s)], near))
+
     work, transfers = [], []
-    for span, start_s in _runs(timeline):
-        kind = "host" if span.resource == "host" else _KINDS.get(span.kind, "collective")
-        wait_s = span.duration_s if span.resource == "compute" else span.exposed_s
-        end_s = start_s + span.duration_s
+    for span, start_s in runs:
+        if span.resource == "compute":
+            kind = "matmul" if span.kind == "matmul" else "fusion"
+            work.append(Op(span.name, kind, start_s, span.duration_s, span.duration_s, 0))
+            continue
+        kind, wait_s = _KINDS[span.resource], span.exposed_s
+        transfers.append(Op(span.name, kind, start_s, span.duration_s, 0.0, 0))
         if wait_s:
-            work.append(Op(span.name, kind, end_s - wait_s, wait_s, wait_s, 0))
-        if span.resource != "compute":
-            transfers.append(Op(span.name, kind, start_s, span.duration_s, 0.0, 0))
-    transfers.sort(key=lambda op: op.start_s)
-    return Profile(tuple(nested(work)), tuple(transfers), (), timeline.total_s, f"estimated: {timeline.how}")
+            at_s = start_s + span.duration_s - wait_s
+            if worked_s(at_s, wait_s) > worked_s(start_s, wait_s):
+                at_s = start_s
+            work.append(Op(span.name, kind, at_s, wait_s, wait_s, 0))
+    ops, in_flight = (tuple(sorted(some, key=lambda op: op.start_s)) for some in (work, transfers))
+    return Profile(ops, in_flight, (), timeline.total_s, f"estimated: {timeline.how}")
 
 
 def _runs(timeline: Timeline, inside: str = "", later_s: float = 0) -> Iterator[tuple[Span, float]]:

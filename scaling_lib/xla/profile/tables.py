@@ -154,7 +154,7 @@ class Profile:
             ValueError: for a device that ran nothing.
         """
         first, computing = self._busy(device)[0][0], self._computing(device)
-        flown = {op.name for op in self.in_flight}
+        flown = {name for op in self.in_flight for name in (op.name, op.name.replace("-start", "-done"))}
         shown = [op for op in self.ops if op.device == device and op.kind != "control" and op.name not in flown]
         shown += [op for op in self.in_flight if op.device == device]
         spans = []
