@@ -1,0 +1,133 @@
+"""A tiled matmul as a Pallas kernel, and one with bias and activation fused in.
+
+A is [I, J], B is [J, K]. The grid goes over tiles of I, of K and, fastest, of J. While the matrix unit works on one tile, the
+next ones are on their way from HBM: every tile has two places in VMEM. Sums stay there, in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from scaling_lib import units
+
+Tiles = tuple[int, int, int]
+Finish = Callable[..., jax.Array]
+TILES: Tiles = (512, 512, 512)
+"""Rows of A, numbers summed over, and columns of B that a tile has, unless the arrays have fewer."""
+
+
+def matmul(a: jax.Array, b: jax.Array, *, tiles: Tiles = TILES, interpret: bool = False) -> jax.Array:
+    """A · B, tile by tile.
+
+    Args:
+        a: [I, J].
+        b: [J, K], of the same dtype.
+        tiles: of I, J and K. TPUs want multiples of 8, 128 and 128, or whole dimensions.
+        interpret: run in JAX's TPU interpreter, on any device and slowly; else for TPUs alone.
+
+    Returns:
+        [I, K], in the operands' dtype; summed in float32.
+
+    Raises:
+        ValueError: for shapes that do not multiply, other dtypes, or tiles that do not divide them.
+
+    NB: tiles that VMEM does not hold are refused by the TPU's compiler; `vmem_bytes` says how much they take.
+    """
+    return _tiled(lambda total: total, a, b, (), tiles, interpret)
+
+
+def fused(
+    a: jax.Array,
+    b: jax.Array,
+    bias: jax.Array,
+    *,
+    activation: Callable[[jax.Array], jax.Array] = jax.nn.silu,
+    tiles: Tiles = TILES,
+    interpret: bool = False,
+) -> jax.Array:
+    """activation(A · B + bias), where the product never goes to HBM.
+
+    Args:
+        a: as of `matmul`.
+        b: as of `matmul`.
+        bias: [K].
+        activation: of each number, in float32.
+        tiles: as of `matmul`.
+        interpret: as of `matmul`.
+
+    Returns:
+        [I, K], in the operands' dtype.
+
+    Raises:
+        ValueError: as `matmul` does, and for a bias that is not [K].
+    """
+    if bias.shape != b.shape[1:]:
+        raise ValueError(f"bias has shape {bias.shape}, b {b.shape}; give one number for each column of b")
+    return _tiled(lambda total, bias: activation(total + bias.astype(jnp.float32)), a, b, (bias[None],), tiles, interpret)
+
+
+def vmem_bytes(tiles: Tiles, dtype: object = "bf16") -> float:
+    """Bytes of VMEM that a `matmul` takes at the least: two places a tile of A, B and the result, one for sums.
+
+    Args:
+        tiles: of I, J and K.
+        dtype: of operands and result.
+    """
+    i, j, k = (units.size(f"tiles[{at}]", size) for at, size in enumerate(tiles))
+    return 2 * (i * j + j * k + i * k) * units.itemsize(dtype) + 4 * i * k
+
+
+def _tiled(
+    finish: Finish, a: jax.Array, b: jax.Array, rows: tuple[jax.Array, ...], tiles: Tiles, interpret: bool
+) -> jax.Array:
+    """finish(A · B, *rows) with rows [1, K]."""
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
+        raise ValueError(f"a is {a.dtype}{a.shape} and b {b.dtype}{b.shape}; give [I, J] and [J, K] of one dtype")
+    sizes = (*a.shape, b.shape[1])
+    i, j, k = fitting = tuple(min(units.size(f"tiles[{at}]", tile), sizes[at]) for at, tile in enumerate(tiles))
+    if any(size % tile for size, tile in zip(sizes, fitting, strict=True)):
+        raise ValueError(f"tiles={tiles} do not divide I, J, K = {sizes}; pad the arrays, or give tiles that do")
+    I, J, K = sizes  # noqa: E741
+    call: Any = pl.pallas_call
+    item = a.dtype.itemsize
+    return call(
+        partial(_kernel, finish),
+        out_shape=jax.ShapeDtypeStruct((I, K), a.dtype),
+        grid=(I // i, K // k, J // j),
+        in_specs=[
+            pl.BlockSpec((i, j), lambda row, column, step: (row, step)),
+            pl.BlockSpec((j, k), lambda row, column, step: (step, column)),
+            *(pl.BlockSpec((1, k), lambda row, column, step: (0, column)) for _ in rows),
+        ],
+        out_specs=pl.BlockSpec((i, k), lambda row, column, step: (row, column)),
+        scratch_shapes=[pltpu.VMEM((i, k), jnp.float32)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+        cost_estimate=pl.CostEstimate(
+            flops=2 * math.prod(sizes), bytes_accessed=(I * J * (K // k) + J * K * (I // i) + I * K) * item, transcendentals=0
+        ),
+        interpret=pltpu.InterpretParams() if interpret else False,
+    )(a, b, *rows)  # fmt: skip
+
+
+def _kernel(finish: Finish, a: Any, b: Any, *others: Any) -> None:
+    """One step of the grid: adds a tile's product to the sums; the last of a tile writes them out."""
+    *rows, out, total = others
+    step = pl.program_id(2)
+
+    @pl.when(step == 0)  # type: ignore[untyped-decorator]
+    def _() -> None:
+        total[...] = jnp.zeros_like(total)
+
+    total[...] += jnp.dot(a[...], b[...], preferred_element_type=jnp.float32)
+
+    @pl.when(step == pl.num_programs(2) - 1)  # type: ignore[untyped-decorator]
+    def _() -> None:
+        out[...] = finish(total[...], *(row[...] for row in rows)).astype(out.dtype)
