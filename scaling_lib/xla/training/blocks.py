@@ -29,26 +29,32 @@ def norm(x: jax.Array, weight: jax.Array) -> jax.Array:
     return scaled
 
 
-def attention(weights: Tree, normed: jax.Array) -> jax.Array:
+def attention(weights: Tree, normed: jax.Array, *, out: Any = None) -> jax.Array:
     """What the heads in `weights` add to the stream: normed[B, T, D] -> [B, T, D].
 
-    Of some of the heads, with their keys, it is their summand.
+    Of some of the heads, with their keys, it is their summand. `out` is the result's sharding, where shardings are in types.
     """
     positions = jnp.arange(normed.shape[1])[None]
     query = llama.rope(jnp.einsum("BTD,DNH->BTNH", normed, weights["query"]), positions)
     key = llama.rope(jnp.einsum("BTD,DKH->BTKH", normed, weights["key"]), positions)
     value = jnp.einsum("BTD,DKH->BTKH", normed, weights["value"])
-    return jnp.einsum("BTNH,NHD->BTD", llama.dense_attention(query, key, value, positions), weights["out"])
+    return jnp.einsum("BTNH,NHD->BTD", llama.dense_attention(query, key, value, positions), weights["out"], out_sharding=out)
 
 
-def mlp(weights: Tree, normed: jax.Array) -> jax.Array:
-    """What the hidden columns in `weights` add to the stream: normed[B, T, D] -> [B, T, D]."""
+def mlp(weights: Tree, normed: jax.Array, *, out: Any = None) -> jax.Array:
+    """What the hidden columns in `weights` add to the stream: normed[B, T, D] -> [B, T, D]; `out` as in `attention`."""
     gate, up = (jnp.einsum("BTD,DF->BTF", normed, weights[name]) for name in ("gate", "up"))
-    return jnp.einsum("BTF,FD->BTD", jax.nn.silu(gate) * up, weights["down"])
+    return jnp.einsum("BTF,FD->BTD", jax.nn.silu(gate) * up, weights["down"], out_sharding=out)
 
 
 def layer(
-    weights: Tree, x: jax.Array, *, enter: Hook = _same, leave: Hook = _same, mlp: Callable[[Tree, jax.Array], jax.Array] = mlp
+    weights: Tree,
+    x: jax.Array,
+    *,
+    enter: Hook = _same,
+    leave: Hook = _same,
+    attention: Callable[[Tree, jax.Array], jax.Array] = attention,
+    mlp: Callable[[Tree, jax.Array], jax.Array] = mlp,
 ) -> jax.Array:
     """The stream x[B, T, D] after one layer.
 
@@ -57,6 +63,7 @@ def layer(
         x: the stream.
         enter: what happens to the normed stream before each of the two blocks.
         leave: what happens to each block's result before it is added.
+        attention: what takes the place of the first block.
         mlp: what takes the place of the second block.
     """
     x = x + leave(attention(weights, enter(norm(x, weights["attention_norm"]))))
