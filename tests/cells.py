@@ -52,7 +52,10 @@ def shown(source, over, **answers):
 
 
 def assert_checks_a_number(source, over, taken=()):
-    """The right number is taken, and each wrong one that a hint is for gets it, but for those that are `taken` for right."""
+    """The right number is taken, and each wrong one that a hint is for gets it, but for those that are `taken` for right.
+
+    Gives what the cell defines, unanswered.
+    """
     name, expected = re.search(r"check\.answer\(\s*(\w+),\s*(.+?),\s*(?:unit|slips|tolerance)=", source).groups()
     unanswered, namespace = shown(source, over)
     assert unanswered.words.startswith("Not answered yet")
@@ -64,6 +67,7 @@ def assert_checks_a_number(source, over, taken=()):
             verdict, _ = shown(source, namespace, **{name: float(wrong)})
             assert not verdict.ok, source
             assert verdict.words == f"Not yet. {hint}"
+    return namespace
 
 
 NAMED = r"^name '\w+' is not defined$"

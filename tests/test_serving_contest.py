@@ -4,10 +4,11 @@ import itertools
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from scaling_lib.hardware import Slice, slice_of
-from scaling_lib.inference import Layout, max_batch
+from scaling_lib.inference import Layout, max_batch, prefill
 from scaling_lib.search import serving_contest as contest
 from scaling_lib.search.fleet import Fleet, engine
 from scaling_lib.serving import Continuous, Poisson, Server, Trace, Uniform, Workload, simulate_serving
@@ -222,3 +223,11 @@ def test_a_batch_for_which_an_estimate_saw_room_is_cut_to_the_room_there_is():
     best = contest.contest(MODEL, ["v6e:1x1"], LIGHT, ttft_s=0.5, tpot_s=0.05).best
     assert best.fleet.batch == best.room
     assert best.report is not None
+
+
+def test_a_server_that_reads_long_prompts_too_slowly_alone_is_not_played():
+    """One request in a hundred may be late: prompts of the 99th percentile count, not those of the middle."""
+    lengths = np.quantile(LIGHT.draw().prompt, [0.5, 0.99])
+    usual, long = (prefill(MODEL, "v6e:1x1", Layout(), prompt=int(n)).seconds for n in lengths)
+    with pytest.raises(ValueError, match="even without a line of requests"):
+        contest.contest(MODEL, ["v6e:1x1"], LIGHT, ttft_s=(usual + long) / 2, tpot_s=1)

@@ -206,7 +206,7 @@ def played():
 on_one_process = pytest.mark.xdist_group("lab 7b")
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @on_one_process
 def test_every_cell_may_run_twice():
     assert [sum(one.tokens == two.tokens for one, two in zip(*played()["served"].values(), strict=True))] == [32]

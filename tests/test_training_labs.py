@@ -116,7 +116,7 @@ def test_a_broken_rule_turns_the_comparison_with_one_device_red(lab, broken):
         play_broken(lab, *RULES[lab][broken])
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("lab", [in_turn(lab) for lab in LABS])
 def test_every_cell_may_run_twice(lab):
     assert "one" in played(lab)
