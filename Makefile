@@ -75,7 +75,7 @@ labs: $(READY) # one after the other: each may take 90 seconds of both cores, an
 	$(PYTEST) -m "lab and not slow"
 
 slow: $(READY)
-	$(PYTEST) -m slow -n 2 --dist loadgroup --no-loadscope-reorder
+	$(PYTEST) -m "slow and not weekly" -n 2 --dist loadgroup --no-loadscope-reorder
 
 weekly: $(READY)
 	$(PYTEST) -m weekly -n 2 --dist loadgroup --no-loadscope-reorder

@@ -87,10 +87,15 @@ def test_a_lab_prints_in_colab_what_is_committed(path, colab, tmp_path):
     assert f"{code} passed" in done.stdout  # nothing skipped
 
 
+def compiled(path):
+    """A parameter of a test that compiles a lab's programs; weekly where that takes minutes."""
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.weekly] * (path.stem in ("05e-memory", "06-training-llama")))
+
+
 @pytest.mark.slow  # two at a time, for nothing here is measured; one process has them all and makes their environment
 @pytest.mark.xdist_group("labs")
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="no TPU compiler for this platform")
-@pytest.mark.parametrize("path", [path for path in LABS if "record=" in path.read_text(encoding="utf-8")], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [compiled(path) for path in LABS if "record=" in path.read_text(encoding="utf-8")])
 def test_a_lab_compiled_live_prints_what_its_records_do(path, with_compiler, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     done = nbval(with_compiler, notebook, tmp_path / "empty", cell_s=240)
