@@ -21,7 +21,7 @@ from scaling_lib.sharding import Sharding, cheapest, parse_product
 from scaling_lib.xla import arrays, simulate
 from scaling_lib.xla.program import Collective, Program, hlo
 
-_PERMUTES = ("collective-permute", "collective-permute-start")
+PERMUTES = ("collective-permute", "collective-permute-start")
 _ABOVE = 1 + 1e-9  # sums of fractions of bytes
 _ITEMSIZE = units.itemsize("f32")
 _VALUES = np.arange(-3, 4, dtype=np.float32)  # small whole numbers: float32 sums of them are exact, in any order
@@ -114,15 +114,15 @@ class Puzzle:
                 returns nothing is not answered yet.
         """
         if local is ...:
-            return _NOT_YET
+            return NOT_YET
         given: list[Any] = []
         try:
             jax.eval_shape(self.whole(_noting(local, given)), *self._specs)
         except Exception as error:  # the reader's code: whatever it raises is the answer's fault
             if not given or getattr(given[0], "shape", None) is not None:
-                return Attempt(False, f"Not yet, it does not run: {_first_line(error)}")
+                return Attempt(False, f"Not yet, it does not run: {first_line(error)}")
         if given[0] is None:
-            return _NOT_YET
+            return NOT_YET
         part = Sharding.parse(self.result, self.mesh.shape).local_shape(self.sizes, self.mesh.shape)
         if (have := getattr(given[0], "shape", None)) != part:
             return Attempt(False, f"Not yet: a device is to end with an array of shape {part}, not {have}.")
@@ -158,7 +158,7 @@ class Puzzle:
         if self.best_flops is not None and program.flops > self.best_flops * _ABOVE:
             much = f"{program.flops / self.best_flops:.3g} times the work"
             return Attempt(False, f"Right numbers, but a device multiplies {much} of the best known.", program)
-        if self.overlapped and (alone := _alone(program)) * self.mesh.size > _ABOVE:
+        if self.overlapped and (alone := unhidden(program)) * self.mesh.size > _ABOVE:
             where = f"{alone:.0%} of the matmul stands before all permutes or after them"
             return Attempt(False, f"Right numbers, but {where}; multiply a part in every round.", program)
         best = (
@@ -167,7 +167,7 @@ class Puzzle:
         return Attempt(True, f"Right: {units.human(sent, 'B')} sent a device{by}, {best}.", program)
 
 
-_NOT_YET = Attempt(False, "Not answered yet: replace the ... with your code.")
+NOT_YET = Attempt(False, "Not answered yet: replace the ... with your code.")
 
 
 def _noting(local: Callable[..., Any], given: list[Any]) -> Callable[..., Any]:
@@ -180,7 +180,7 @@ def _noting(local: Callable[..., Any], given: list[Any]) -> Callable[..., Any]:
     return noted
 
 
-def _alone(program: Program) -> float:
+def unhidden(program: Program) -> float:
     """The part of all FLOPs in matmuls that every permute needs, or that need every permute: no schedule hides one behind them.
 
     In a loop that permutes, one round counts by itself.
@@ -198,7 +198,7 @@ def _alone(program: Program) -> float:
         nodes = module.computations[computation].instructions
         for name, one in nodes.items():
             needs[name] = {*one.operands}.union(*(needs[operand] for operand in one.operands))
-        permutes = {name for name, one in nodes.items() if any(part.opcode in _PERMUTES for part in inside(one))}
+        permutes = {name for name, one in nodes.items() if any(part.opcode in PERMUTES for part in inside(one))}
         found = sum(alone(name) for permute in permutes for name in nodes[permute].called)
         for name in nodes.keys() - permutes:
             if permutes <= needs[name] or all(name in needs[permute] for permute in permutes):
@@ -208,5 +208,6 @@ def _alone(program: Program) -> float:
     return alone(module.entry) / program.flops
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, or its name."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
