@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from scaling_lib.hardware import Chip
-from scaling_lib.xla import profile, simulate, timeline, tpu
+from scaling_lib.xla import measure, profile, simulate, timeline, tpu
 from scaling_lib.xla.measure import Machine
 from scaling_lib.xla.profile import kinds
 from scaling_lib.xla.profile.tables import Op, covered, nested
@@ -34,7 +36,13 @@ def run(tmp_path_factory):
     x, w = (jax.device_put(jnp.ones(shape), rows) for shape in ((320, 448), (448, 448)))
 
     def chain(x, w):
-        return jax.lax.scan(lambda y, _: (jnp.tanh(y @ w), None), x, None, length=PASSES)[0]
+        return jax.lax.scan(lambda y, _: (layer(y, w), None), x, None, length=PASSES)[0]
+
+    def layer(y, w):
+        with jax.named_scope("product"):
+            z = y @ w
+        with jax.named_scope("rest"):
+            return jnp.tanh(z)
 
     program = jax.jit(chain, out_shardings=rows)
     text = program.lower(x, w).compile().as_text()
@@ -53,12 +61,37 @@ def measured(run):
     return profile.read(folder, text)
 
 
+UNEQUAL = (320, 512, 1536, 96)  # two products, the first with 5.3 times the FLOPs of the second, with a tanh between
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Folder and HLO of a program on one device, with a loop, called often enough for steady averages."""
+    m, k, n, last = UNEQUAL
+    given = [jnp.full(shape, 1 / 7) for shape in ((m, k), (k, n), (n, last))]
+
+    def loss(x, w, v):
+        y = jnp.tanh(x @ w) @ v
+        return jax.lax.fori_loop(0, PASSES, lambda _, z: jnp.sort(z, axis=0) + 1, y)
+
+    program = jax.jit(loss)
+    text = program.lower(*given).compile().as_text()
+    program(*given).block_until_ready()
+    with profile.record(tmp_path_factory.mktemp("alone")) as folder:
+        for _ in range(20):
+            program(*given).block_until_ready()
+    return folder, text
+
+
 def trace_file(folder):
     return next(folder.rglob("*.xplane.pb"))
 
 
-def test_time_by_operation_adds_up_to_the_time_in_the_other_file_of_the_trace(run, measured):
-    packed = next(run[0].rglob("*.trace.json.gz"))
+@pytest.mark.parametrize("which", ["run", "alone"])
+def test_time_by_operation_adds_up_to_the_time_in_the_other_file_of_the_trace(which, request):
+    folder, text = request.getfixturevalue(which)
+    measured = profile.read(folder, text)
+    packed = next(folder.rglob("*.trace.json.gz"))
     events = json.loads(gzip.decompress(packed.read_bytes()))["traceEvents"]
     ends: dict[tuple[int, int], float] = {}
     total_us = 0.0
@@ -79,6 +112,26 @@ def test_each_operation_ran_as_often_as_the_program_says(measured):
     assert runs["matmul"] == WAYS * PASSES * CALLS
     assert runs["collective"] % (WAYS * CALLS) == 0
     assert measured.devices == tuple(range(WAYS))
+
+
+def test_time_by_scope_adds_up_and_tells_the_product_from_the_rest(run, measured):
+    seconds = {line.name: line.seconds for line in measured.by_scope("rest", "product")}
+    assert sum(seconds.values()) == pytest.approx(measured.total_s)
+    assert seconds["product"] >= sum(op.self_s for op in measured.ops if op.kind == "matmul") > 0
+    assert 0 < seconds["rest"] < seconds["product"]
+    with pytest.raises(ValueError, match=r"scope 'produce' holds no operation.*the program's text"):
+        measured.by_scope("product", "produce")
+    with pytest.raises(ValueError, match="scope 'rest' holds no operation"):
+        profile.read(run[0]).by_scope("rest")
+    with pytest.raises(ValueError, match="scopes is empty"):
+        measured.by_scope()
+
+
+def test_an_operation_counts_in_the_innermost_scope_forward_and_backward():
+    paths = ["jit(f)/up/mul", "jit(f)/while/body/layer/up/dot", "jit(f)/transpose(jvp(layer))/dot", "jit(f)/uplayer/add", "up"]
+    ops = [Op(str(i), "other", float(i), 1.0, 1.0, 0, op_name=path) for i, path in enumerate(paths)]
+    found = profile.Profile(tuple(ops), (), (), 5.0, "made up")
+    assert {line.name: line.runs for line in found.by_scope("layer", "up")} == {"up": 2, "layer": 1, "": 2}
 
 
 def test_without_the_program_no_name_tells_that_a_fusion_multiplies(run, measured):
@@ -208,11 +261,48 @@ def test_transfers_on_a_line_of_their_own_add_no_time(tmp_path):
     assert found.hidden_s(0) == pytest.approx(10e-6)
 
 
+def test_a_trace_of_a_gpu_is_read_by_its_streams(tmp_path):
+    """Operations lie on streams, an event a kernel; the lines derived from them are the same time again."""
+    known = ["void cutlass::Kernel2<x>(int)", "ncclDevKernel_AllGather_RING_LL(x)", "loop_add_fusion", "MemcpyH2D", "fusion.1"]
+    names = "".join(
+        f"event_metadata {{ key: {i} value {{ id: {i} name: {json.dumps(one)} }} }} " for i, one in enumerate(known, 1)
+    )
+    notes = "".join(
+        f'stat_metadata {{ key: {i} value {{ id: {i} name: "{one}" }} }} ' for i, one in enumerate(("hlo_op", "hlo_module"), 1)
+    )
+
+    def event(kernel, start_us, end_us, op=""):
+        stats = f'stats {{ metadata_id: 1 str_value: "{op}" }} stats {{ metadata_id: 2 str_value: "jit_f" }}' if op else ""
+        return f"events {{ metadata_id: {kernel} offset_ps: {start_us}000000 duration_ps: {end_us - start_us}000000 {stats} }} "
+
+    lines = {
+        "Stream #14(Compute)": event(1, 2, 12, "custom-call.4") + event(3, 20, 27, "loop_add_fusion"),
+        "Stream #16(MemcpyH2D)": event(4, 0, 2),
+        "Stream #17(Compute)": event(2, 4, 17, "all-gather-start.5"),
+        "XLA Ops": event(5, 2, 12) + event(5, 20, 27),
+        "XLA Modules": event(5, 0, 30),
+    }
+    text = "".join(f'lines {{ id: {i} name: "{name}" timestamp_ns: 7 {some} }} ' for i, (name, some) in enumerate(lines.items()))
+    found = profile.read(made(tmp_path, f'planes {{ name: "/device:GPU:1" {text} {names} {notes} }}'))
+    assert found.devices == (1,)
+    assert {line.name: round(line.seconds * 1e6) for line in found.by_op()} == {
+        "all-gather-start.5": 13, "custom-call.4": 10, "loop_add_fusion": 7, "MemcpyH2D": 2,
+    }  # fmt: skip
+    assert {line.name: round(line.seconds * 1e6) for line in found.by_kind()} == {
+        "collective": 13, "matmul": 10, "fusion": 7, "host": 2,
+    }  # fmt: skip
+    assert found.total_s == pytest.approx(32e-6)  # of three streams
+    assert found.communication_s(1) == pytest.approx(13e-6)
+    assert found.hidden_s(1) == pytest.approx(8e-6)
+    assert found.idle_s(1) == pytest.approx(3e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
         ("dot.3", "matmul"), ("dot_general.12", "matmul"), ("all-reduce-start.4", "collective"), ("psum.7", "collective"),
         ("all_gather.1", "collective"), ("copy-done", "copy"), ("wrapped_tanh", "fusion"), ("loop_fusion.3.clone", "fusion"),
+        ("ampere_sgemm_128x64_tn", "matmul"), ("MemcpyD2D", "copy"), ("MemcpyD2H", "host"),
         ("infeed.1", "host"), ("xla_ffi_python_cpu_callback.2", "host"), ("while.14", "control"), ("rng-bit-generator", "other"),
     ],
 )  # fmt: skip
@@ -297,6 +387,24 @@ def test_rows_are_those_that_ran_and_collectives_have_no_prediction(run, measure
     assert whole == sorted(whole, reverse=True)
 
 
+def test_a_machine_fitted_on_the_spot_predicts_each_product(alone):
+    """Under the load of other processes both slow down: bounds are wide, and more work still takes longer."""
+    m, k, n, last = UNEQUAL
+    shapes = [(m, k, n), (m, n, last), (64, 256, 512), (512, 512, 512)]
+    calls = {shape: measure.matmul(*shape) for shape in shapes} | {"stream": measure.stream(1 << 25)}
+    took = measure.interleaved(calls, rounds=5, budget_s=2)
+    machine = measure.fit({shape: took[shape] for shape in shapes}, 2 * (1 << 25) / took["stream"])
+    folder, text = alone
+    rows = {
+        row.cost.total_flops: row for row in profile.compare(profile.read(folder, text), text, machine) if row.kind == "matmul"
+    }
+    large, small = rows[2 * m * k * n], rows[2 * m * n * last]
+    assert large.runs == small.runs == 20
+    for row in (large, small):
+        assert 1 / 8 < row.ratio < 8
+    assert large.measured_s > small.measured_s
+
+
 def test_another_program_did_not_run(measured):
     other = jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile().as_text()
     with pytest.raises(ValueError, match="did not run in this profile; programs that did: jit_chain"):
@@ -359,6 +467,17 @@ def test_no_folder_and_no_trace(tmp_path):
         profile.read(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"holds no trace.*record one"):
         profile.read(tmp_path)
+
+
+def test_a_recording_that_was_killed_leaves_nothing_and_says_so(tmp_path):
+    died = (
+        "import os, signal, sys\nfrom scaling_lib.xla import profile\nwith profile.record(sys.argv[1]): os.kill(os.getpid(), 9)"
+    )
+    folder = tmp_path / "killed"
+    done = subprocess.run([sys.executable, "-c", died, folder], timeout=120, cwd=Path(__file__).parents[1], check=False)
+    assert done.returncode == -9
+    with pytest.raises(ValueError, match=r"is no folder.*a recording that was killed leaves none"):
+        profile.read(folder)
 
 
 def test_two_traces_are_named_and_each_can_be_read(tmp_path):

@@ -4,12 +4,13 @@
         f(x).block_until_ready()
     print(profile.read(folder, compiled.as_text()))
 
-`record` and `read` work on any backend; traces of simulated and real CPU devices are tested. The parts of `read` for
-accelerators follow the format that JAX's profiler writes, and were tried on made-up traces alone. `from_timeline` gives the
-same tables of a program that was compiled for a TPU and never run.
+`record` and `read` work on any backend; traces of simulated and real CPU devices are tested. The parts of `read` for TPUs and
+GPUs follow the format that JAX's profiler writes, and were tried on made-up traces alone. `from_timeline` gives the same tables
+of a program that was compiled for a TPU and never run. All times are in seconds, all sizes in bytes.
 
-The same folder is what xprof and TensorBoard take as their log directory: the one above `plugins`, not the one of the files.
-For Perfetto there is a `.trace.json.gz` beside the `.xplane.pb`.
+The same folder opens in xprof as it is: `xprof --logdir=FOLDER`, where FOLDER is what `record` yields, the one above `plugins`.
+Of a CPU's trace xprof shows events, graphs and memory, but no tables of operations. Perfetto takes the `.trace.json.gz` beside
+the `.xplane.pb`. The method is derived in chapters/09-profiling.md.
 """
 
 from __future__ import annotations

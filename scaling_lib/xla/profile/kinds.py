@@ -16,7 +16,8 @@ _PRIMITIVES = {
 _CONTROL = ("while", "conditional", "call")
 _MATMUL = ("dot", "convolution", "dot-general", "conv-general-dilated")
 _COPY = ("copy", "transpose", "bitcast")
-_HOST = ("infeed", "outfeed", "send", "recv")
+_HOST = ("infeed", "outfeed", "send", "recv", "MemcpyH2D", "MemcpyD2H")
+_KERNELS = (("collective", "^nccl"), ("matmul", "gemm|cutlass|^nvjet"), ("copy", "^Memcpy"))  # of NVIDIA's libraries
 
 
 def base(name: str) -> str:
@@ -36,6 +37,9 @@ def of_name(name: str) -> str:
             return kind
     if "callback" in plain:
         return "host"
+    for kind, pattern in _KERNELS:
+        if re.search(pattern, plain):
+            return kind
     return "fusion" if "fusion" in plain or plain.startswith("wrapped-") else "other"
 
 

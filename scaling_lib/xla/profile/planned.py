@@ -30,15 +30,15 @@ def from_timeline(timeline: Timeline) -> Profile:
     for span, start_s in runs:
         if span.resource == "compute":
             kind = "matmul" if span.kind == "matmul" else "fusion"
-            work.append(Op(span.name, kind, start_s, span.duration_s, span.duration_s, 0))
+            work.append(Op(span.name, kind, start_s, span.duration_s, span.duration_s, 0, op_name=span.op_name))
             continue
         kind, wait_s = _KINDS[span.resource], span.exposed_s
-        transfers.append(Op(span.name, kind, start_s, span.duration_s, 0.0, 0))
+        transfers.append(Op(span.name, kind, start_s, span.duration_s, 0.0, 0, op_name=span.op_name))
         if wait_s:
             at_s = start_s + span.duration_s - wait_s
             if worked_s(at_s, wait_s) > worked_s(start_s, wait_s):
                 at_s = start_s
-            work.append(Op(span.name, kind, at_s, wait_s, wait_s, 0))
+            work.append(Op(span.name, kind, at_s, wait_s, wait_s, 0, op_name=span.op_name))
     ops, in_flight = (tuple(sorted(some, key=lambda op: op.start_s)) for some in (work, transfers))
     return Profile(ops, in_flight, (), timeline.total_s, f"estimated: {timeline.how}")
 

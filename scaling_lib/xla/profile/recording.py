@@ -60,7 +60,9 @@ def only_trace(folder: str | Path) -> Path:
     if where.name.endswith(".xplane.pb") and where.is_file():
         return where
     if not where.is_dir():
-        raise ValueError(f"folder={str(where)!r} is no folder; give the one that `record` yields")
+        raise ValueError(
+            f"folder={str(where)!r} is no folder; give the one that `record` yields; a recording that was killed leaves none"
+        )
     found = traces(where)
     if len(found) > 1:
         names = ", ".join(str(one.relative_to(where)) for one in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,6 +29,7 @@ class Op(NamedTuple):
         device: number of the device; -1 for the host.
         thread: the thread or queue that ran it.
         module: the program it belongs to.
+        op_name: the operation of the source program that it serves, with the scopes around it, where a program tells.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Op(NamedTuple):
     device: int
     thread: str = ""
     module: str = ""
+    op_name: str = ""
 
     @property
     def end_s(self) -> float:
@@ -98,6 +101,30 @@ class Profile:
     def by_kind(self) -> tuple[Share, ...]:
         """Time by kind, longest first. It adds up to `total_s`."""
         return self._table((op.kind, op.kind) for op in self.ops)
+
+    def by_scope(self, *scopes: str) -> tuple[Share, ...]:
+        """Time by `jax.named_scope`, longest first. It adds up to `total_s`.
+
+        Args:
+            scopes: names of scopes. An operation counts in the innermost of them, forward, backward, or computed once more.
+
+        Returns:
+            A line a scope, and one named "" for all that stands in none of them.
+
+        Raises:
+            ValueError: for no scope, or one in which nothing ran.
+
+        NB: where the compiler fuses work of several scopes, all of it counts in the one that the fusion's name comes from.
+        """
+        if not scopes:
+            raise ValueError("scopes is empty; give names that the program passes to jax.named_scope")
+        found = [_innermost(op.op_name, scopes) for op in self.ops]
+        if missing := next((scope for scope in scopes if scope not in found), ""):
+            raise ValueError(
+                f"scope {missing!r} holds no operation of this profile; read it with the program's text, and give a name that "
+                "the program passes to jax.named_scope"
+            )
+        return self._table((scope, "scope") for scope in found)
 
     def window_s(self, device: int) -> float:
         """Seconds from the first operation of a device to the end of its last.
@@ -204,6 +231,13 @@ class Profile:
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+def _innermost(op_name: str, scopes: Sequence[str]) -> str:
+    """Of scopes, the last in a path like "jit(f)/while/body/layer/tanh" or "transpose(jvp(layer))/mul"."""
+    path = op_name.rpartition("/")[0]
+    ends = {scope: [found.end() for found in re.finditer(rf"(?<![^/(]){re.escape(scope)}(?![^/)])", path)] for scope in scopes}
+    return max((scope for scope in scopes if ends[scope]), key=lambda scope: ends[scope][-1], default="")
 
 
 def _ms(seconds: float) -> str:

@@ -38,7 +38,7 @@ def read(folder: str | Path, *programs: str) -> Profile:
     Args:
         folder: what `record` yielded, any folder with one trace in it or below, or the path of an `.xplane.pb`.
         programs: optimized HLO of the programs that ran, as `compiled.as_text()` returns it. With it, a fusion with a matmul
-            counts as one. Without, kinds come from names.
+            counts as one, and `by_scope` knows the scopes. Without, kinds come from names.
 
     Raises:
         ValueError: for no trace, more than one, one that was interrupted, or one in which no device ran anything; for text
@@ -55,16 +55,22 @@ def read(folder: str | Path, *programs: str) -> Profile:
     if not events:
         raise ValueError(f"the trace {where.name!r} is empty: its recording was interrupted; record it again")
     first = min(event.start_s for event in events)
-    known = {(name, one.name): kinds.of_instruction(one, m) for name, m in modules.items() for one in _instructions(m)}
+    known = {
+        (name, one.name): (kinds.of_instruction(one, module), one.op_name)
+        for name, module in modules.items()
+        for one in _instructions(module)
+    }
     unnamed = next(iter(modules)) if len(modules) == 1 else ""  # events of a TPU do not say of which program they are
     ops: list[Op] = []
     transfers: list[Op] = []
     host: list[Op] = []
     for event in events:
-        kind = known.get((event.module or unnamed, event.op)) or _kind(event.op, event.text) if event.op else "host"
-        device = event.device if event.op else -1
-        name = event.op or event.text
-        one = Op(name, kind, event.start_s - first, event.duration_s, event.duration_s, device, event.thread, event.module)
+        guess = _kind(event.op, event.text) if event.op else "host"
+        kind, op_name = known.get((event.module or unnamed, event.op), (guess, ""))
+        one = Op(
+            event.op or event.text, kind, event.start_s - first, event.duration_s, event.duration_s,
+            event.device if event.op else -1, event.thread, event.module, op_name,
+        )  # fmt: skip
         (transfers if event.thread == _TRANSFERS else ops if event.op else host).append(one)
     if not ops:
         raise ValueError(
@@ -78,14 +84,17 @@ def read(folder: str | Path, *programs: str) -> Profile:
 def _events(data: Any) -> Iterator[_Event]:
     for plane in data.planes:
         accelerator = _ACCELERATOR.match(plane.name)
-        for line in plane.lines:
-            if accelerator and line.name not in (_OPS, _TRANSFERS) and not line.name.startswith("Stream"):
-                continue  # steps, modules and scopes: the same time again
+        lines = list(plane.lines)
+        if accelerator:  # steps, modules and scopes are the same time again, as are the operations beside a GPU's streams
+            streams = [line for line in lines if line.name.startswith("Stream")]
+            lines = streams or [line for line in lines if line.name in (_OPS, _TRANSFERS)]
+        for line in lines:
             for event in line.events:
                 notes = dict(event.stats)
                 op = str(notes.get("hlo_op", ""))
-                if accelerator and (named := re.match(r"%?([\w.\-]+)", event.name)):
-                    op = op or named[1]
+                if accelerator:
+                    named = re.match(r"%?([\w.\-]+) = ", event.name)  # a TPU writes a line of HLO, a GPU the name of a kernel
+                    op = op or (named[1] if named else event.name)
                 elif not op and (plane.name != "/host:CPU" or line.name.startswith(_SYSTEM)):
                     continue
                 device = int(accelerator[1]) if accelerator else int(notes.get("device_ordinal", 0))
@@ -94,9 +103,12 @@ def _events(data: Any) -> Iterator[_Event]:
 
 
 def _kind(op: str, text: str) -> str:
-    """By the opcode, where the event holds a line of HLO."""
+    """By the opcode, where the event holds a line of HLO; else by its kernel, where that tells more than the operation."""
     opcode = re.match(r"%?[\w.\-]+ = .*?[\s)}\]]([a-z][a-z\-]*)\(", text)
-    return kinds.of_name(opcode[1]) if opcode and opcode[1] != "fusion" else kinds.of_name(op)
+    if opcode and opcode[1] != "fusion":
+        return kinds.of_name(opcode[1])
+    kernel = kinds.of_name(text)
+    return kernel if kernel in ("matmul", "collective") else kinds.of_name(op)
 
 
 def _instructions(module: hlo.Module) -> Iterator[hlo.Instruction]:
