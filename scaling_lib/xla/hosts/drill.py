@@ -1,6 +1,7 @@
 """The drill that every pod needs: train, lose a process, go on from the checkpoint with fewer, and lose nothing else.
 
-`python -m scaling_lib.xla.hosts.drill` does it on this machine, first with copies of the weights, then with shards.
+`python -m scaling_lib.xla.hosts.drill` does it on this machine, first with copies of the weights, then with shards, whose losses
+must be those of the copies.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Drill:
         begun: the step it went on with, which is that of the checkpoint.
         processes: how many began.
         left: how many went on.
-        seconds: of all three runs.
+        seconds: of all runs.
     """
 
     whole: Mapping[int, float]
@@ -56,15 +57,24 @@ class Drill:
         )
 
 
-def drill(job: Job, *, processes: int = 4, left: int = 2, kill_after: int = 12, timeout_s: float = 100) -> Drill:
+def drill(
+    job: Job,
+    *,
+    whole: Mapping[int, float] | None = None,
+    processes: int = 4,
+    left: int = 2,
+    kill_after: int = 9,
+    timeout_s: float = 100,
+) -> Drill:
     """Train without a fault; train again and kill the last process; go on with fewer.
 
     Args:
         job: what is trained. The two runs are in folders `whole` and `killed` of its folder, which must be new.
+        whole: losses by step of a run without a fault, with copies or shards; if not given, one is made.
         processes: how many begin.
         left: how many go on.
         kill_after: the step whose loss is known when the last process is killed.
-        timeout_s: of each of the three runs.
+        timeout_s: of each run.
 
     Raises:
         ValueError: for a folder with an earlier drill, and a kill before the first checkpoint or after the last step.
@@ -73,21 +83,22 @@ def drill(job: Job, *, processes: int = 4, left: int = 2, kill_after: int = 12, 
     """
     if not job.every <= kill_after < job.steps - 1:
         raise ValueError(f"kill_after={kill_after}: give {job.every}, the first checkpoint, to {job.steps - 2}")
-    whole, killed = (replace(job, folder=job.folder / name) for name in ("whole", "killed"))
-    if found := [run.folder for run in (whole, killed) if run.folder.exists()]:
+    faultless, killed = (replace(job, folder=job.folder / name) for name in ("whole", "killed"))
+    if found := [run.folder for run in (faultless, killed) if run.folder.exists()]:
         raise ValueError(f"folder={str(found[0])!r} has an earlier drill, which would be gone on with; give a new folder")
     began = time.monotonic()
-    with driver.started(whole, processes) as workers:
-        workers.wait(timeout_s)
-        reference = workers.losses()
-    with driver.started(killed, processes) as workers:
+    if whole is None:
+        with driver.started(faultless, processes) as workers:
+            workers.wait(timeout_s)
+            whole = workers.losses()
+    with driver.started(replace(killed, hold=kill_after), processes) as workers:
         workers.wait(timeout_s, step=kill_after)
         workers.kill(processes - 1)
         before = workers.losses()
     with driver.started(killed, left) as workers:
         workers.wait(timeout_s)
         after, begun = workers.losses(), workers.begun()
-    return Drill(reference, before, after, begun or 0, processes, left, time.monotonic() - began)
+    return Drill(whole, before, after, begun or 0, processes, left, time.monotonic() - began)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -98,9 +109,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--left", type=int, default=2, help="processes that go on")
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as scratch:
+        whole = None
         for name, fsdp in (("copies", False), ("shards", True)):
             job = Job((given.folder or Path(scratch)) / name, fsdp=fsdp)
-            print(f"{name}: {drill(job, processes=given.processes, left=given.left)}", flush=True)
+            found = drill(job, whole=whole, processes=given.processes, left=given.left)
+            whole = found.whole
+            print(f"{name}: {found}", flush=True)
 
 
 if __name__ == "__main__":

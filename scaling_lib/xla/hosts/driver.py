@@ -40,15 +40,15 @@ class Job:
         steps: of the whole run.
         every: steps from one checkpoint to the next.
         batch: sequences, all processes together.
-        pause_s: to sleep after a step.
+        hold: a step after which all wait, to be killed; for drills.
     """
 
     folder: Path
     fsdp: bool = False
-    steps: int = 20
-    every: int = 5
+    steps: int = 12
+    every: int = 4
     batch: int = 16
-    pause_s: float = 0
+    hold: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "every", "batch"):
@@ -61,7 +61,8 @@ def command(job: Job, processes: int, process: int, port: int) -> list[str]:
     return [
         sys.executable, "-m", "scaling_lib.xla.hosts.worker", "--folder", str(job.folder / "checkpoints"),
         *(["--fsdp"] if job.fsdp else []),
-        "--steps", str(job.steps), "--every", str(job.every), "--batch", str(job.batch), "--pause", str(job.pause_s),
+        "--steps", str(job.steps), "--every", str(job.every), "--batch", str(job.batch),
+        *([] if job.hold is None else ["--hold", str(job.hold)]),
         "--coordinator", f"localhost:{port}", "--processes", str(processes), "--process", str(process),
         "--join-timeout", str(JOIN_TIMEOUT_S), "--peer-timeout", str(PEER_TIMEOUT_S), "--lifeline",
     ]  # fmt: skip
@@ -156,6 +157,10 @@ class Workers:
         """In nats a token, by step."""
         return {line["step"]: line["loss"] for line in self.said() if "loss" in line}
 
+    def sent_bytes(self) -> dict[int, int]:
+        """What process 0 sent in each step, as Linux counted it, with a few hundred bytes of its own; empty elsewhere."""
+        return {line["step"]: line["sent_bytes"] for line in self.said() if line.get("sent_bytes") is not None}
+
     def begun(self) -> int | None:
         """The step that the run began with, which is not 0 where it has read a checkpoint; None before that."""
         return next((line["step"] for line in self.said() if line.get("event") == "start"), None)
@@ -188,21 +193,22 @@ class Workers:
 
     def kill(self, process: int) -> None:
         """Kill one, as a machine that fails: no warning, nothing saved."""
-        self._kill(self.running[process])
+        self._kill([self.running[process]])
 
     def stop(self) -> None:
         """Kill all that still run, with whatever they have started."""
-        for process in self.running:
-            self._kill(process)
+        self._kill(self.running)
 
     @staticmethod
-    def _kill(process: subprocess.Popen[bytes]) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+    def _kill(processes: list[subprocess.Popen[bytes]]) -> None:
+        for process in processes:  # all, before anything waits and could be interrupted
+            with contextlib.suppress(ProcessLookupError):
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        for process in processes:
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
 
     def _death(self, process: int, status: int) -> str:
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         shutdown_timeout_seconds=given.peer_timeout,
     )
     model = tf.model(given.model) if given.model else SMALL
-    train(given.folder, model, given.steps, given.every, fsdp=given.fsdp, B=given.batch, T=given.tokens, pause_s=given.pause)
+    train(given.folder, model, given.steps, given.every, fsdp=given.fsdp, B=given.batch, T=given.tokens, hold=given.hold)
     jax.distributed.shutdown()  # type: ignore[no-untyped-call]
 
 
@@ -58,8 +58,8 @@ def parser() -> argparse.ArgumentParser:
     add("--folder", required=True, help="checkpoints: a folder that every host sees, or a bucket such as gs://mine/run")
     add("--model", help="a name of the catalog; a Llama of 0.1M parameters if not given")
     add("--fsdp", action="store_true", help="weights and optimizer in shards, not in copies")
-    add("--steps", type=int, default=20, help="steps of the whole run")
-    add("--every", type=int, default=5, help="steps from one checkpoint to the next")
+    add("--steps", type=int, default=12, help="steps of the whole run")
+    add("--every", type=int, default=4, help="steps from one checkpoint to the next")
     add("--batch", type=int, default=16, help="sequences of a batch, all hosts together")
     add("--tokens", type=int, default=64, help="tokens of a sequence")
     add("--coordinator", help="host:port of process 0, where no cluster tells")
@@ -67,13 +67,21 @@ def parser() -> argparse.ArgumentParser:
     add("--process", type=int, help="which one this is, where no cluster tells")
     add("--join-timeout", type=int, default=300, help="seconds to wait for the others at the start")
     add("--peer-timeout", type=int, default=100, help="seconds after which a silent process counts as dead")
-    add("--pause", type=float, default=0, help="seconds to sleep after a step, to watch")
+    add("--hold", type=int, help="for drills: train no further than this step, and wait to be killed")
     add("--lifeline", action="store_true", help="die when standard input ends, that is with the process that started this one")
     return made
 
 
 def train(
-    folder: str, model: Transformer, steps: int, every: int, *, fsdp: bool = False, B: int = 16, T: int = 64, pause_s: float = 0
+    folder: str,
+    model: Transformer,
+    steps: int,
+    every: int,
+    *,
+    fsdp: bool = False,
+    B: int = 16,
+    T: int = 64,
+    hold: int | None = None,
 ) -> None:
     """Train from the newest checkpoint in a folder, or from the start, until so many steps are done.
 
@@ -87,7 +95,7 @@ def train(
         fsdp: whether weights and optimizer are in shards.
         B: sequences of a batch, all processes together.
         T: tokens of a sequence.
-        pause_s: to sleep after a step.
+        hold: a step after whose loss, and before a checkpoint, to wait without end; for drills.
 
     Raises:
         ValueError: for a batch or a weight that the devices do not divide.
@@ -123,14 +131,17 @@ def train(
         run = jax.jit(step, donate_argnums=0, out_shardings=(where, None))
         tell(event="start", step=done, processes=jax.process_count(), devices=mesh.size)
         while done < steps:
-            began = time.perf_counter()
+            began, wrote = time.perf_counter(), written_bytes()
             tree, loss = run(tree, spread(mesh, batch(done), rules))
-            tell(step=done, loss=float(loss), seconds=round(time.perf_counter() - began, 4))  # waits: no host runs ahead
+            value = float(loss)  # waits: no host runs ahead
+            sent = None if wrote is None else (written_bytes() or wrote) - wrote
+            tell(step=done, loss=value, seconds=round(time.perf_counter() - began, 4), sent_bytes=sent)
+            if done == hold:
+                threading.Event().wait()
             done += 1
             if done % every == 0 or done == steps:
                 manager.save(done, args=ocp.args.StandardSave(tree))
                 tell(event="saved", step=done)
-            time.sleep(pause_s)
     manager.close()
 
 
@@ -148,6 +159,15 @@ def tell(**what: object) -> None:
     """Print a line of JSON, in process 0."""
     if jax.process_index() == 0:
         print(json.dumps(what), flush=True)
+
+
+def written_bytes() -> int | None:
+    """What this process has written so far, to files and to other processes, as Linux counts it; None elsewhere."""
+    try:
+        lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
 
 
 def _end_with_the_driver() -> None:
