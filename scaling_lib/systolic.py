@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 
 from scaling_lib import units
 from scaling_lib.hardware import Chip
-
-SUBLANES = 8
-"""Rows that a TPU handles together: a vector register is 8 sublanes × 128 lanes."""
+from scaling_lib.tiling import SUBLANES
 
 Matrix = Sequence[Sequence[float]]
 Place = tuple[int, int]

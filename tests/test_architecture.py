@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "scaling_lib"
 CORE = [
-    "units", "catalog", "hardware", "roofline", "torus", "systolic", "collectives", "sharding", "transformer",
+    "units", "catalog", "hardware", "roofline", "torus", "tiling", "systolic", "collectives", "sharding", "transformer",
     "training", "inference",
 ]  # fmt: skip
 MAY_IMPORT = {
@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "hardware": {"units", "catalog"},
     "roofline": {"units", "hardware"},
     "torus": {"units", "hardware"},
-    "systolic": {"units", "hardware"},
+    "tiling": {"units", "hardware"},
+    "systolic": {"units", "hardware", "tiling"},
     "collectives": {"units", "hardware", "catalog"},
     "sharding": {"units", "hardware", "roofline", "collectives"},
     "transformer": {"units", "catalog", "hardware", "roofline"},

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from scaling_lib import units
 from scaling_lib.sharding import MatmulPlan, Sharding
-from scaling_lib.show.svg import WIDTH, Drawing, Label, figure
+from scaling_lib.show.svg import WIDTH, Drawing, Label, figure, hatch
 
 MOST_DEVICES = 16
 """Of larger meshes, only the first devices along each axis are drawn."""
@@ -21,7 +21,7 @@ MOST_DEVICES = 16
 Device = tuple[int, ...]
 """Coordinates on the mesh, in the order of its axes."""
 
-_LINE, _APART, _GAP, _PITCH, _NARROW, _GROUP, _FOLD, _HATCH, _LEAST, _BANDS = 17, 10, 4, 44.0, 22.0, 0.2, 4, 5.0, 1.5, 8
+_LINE, _APART, _GAP, _PITCH, _NARROW, _GROUP, _FOLD, _LEAST, _BANDS = 17, 10, 4, 44.0, 22.0, 0.2, 4, 1.5, 8
 _RAMP = ((65, 68, 135), (42, 120, 142), (34, 168, 132), (122, 209, 81), (253, 231, 37))  # viridis from a fifth of its way on
 
 
@@ -244,7 +244,7 @@ def _panel(
         between += "".join(f"M{x:.1f} {y + band * high / bands:.1f}h{wide:.1f}" for band in range(1, bands))
         box = _place(has[device].at, cut, x, y, wide, high)
         filled[has[device]] += _box(*box)
-        lines += _hatch(*box) if array.unreduced else ""
+        lines += hatch(*box) if array.unreduced else ""
     for part, boxes in filled.items():
         yield f'<path class="part" d="{boxes}" fill="{colors[part]}" fill-opacity="{0.6 if array.unreduced else 1}"/>'
     if lines:
@@ -277,16 +277,6 @@ def _place(
 
 def _box(x: float, y: float, wide: float, high: float) -> str:
     return f"M{x:.1f} {y:.1f}h{wide:.1f}v{high:.1f}h{-wide:.1f}z"
-
-
-def _hatch(x: float, y: float, wide: float, high: float) -> str:
-    """Lines from above right to below left, within a box."""
-    lines = ""
-    for step in range(math.ceil((wide + high) / _HATCH - 0.5)):
-        along = (step + 0.5) * _HATCH
-        right, down = min(along, wide), min(along, high)
-        lines += f"M{x + right:.1f} {y + along - right:.1f}L{x + along - down:.1f} {y + down:.1f}"
-    return lines
 
 
 def _colors(parts: Sequence[Part]) -> dict[Part, str]:

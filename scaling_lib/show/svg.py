@@ -24,6 +24,7 @@ MAX_WIDTH_PX = 540
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 380, 30, 240
 _TICKS = 7
+_HATCH = 5.0
 
 Anchor = Literal["start", "middle", "end"]
 
@@ -117,6 +118,16 @@ def tick(value: float) -> str:
 def shortened(text: str, most: int = 24) -> str:
     """Text of at most so many characters: the rest of a longer one is dots."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def hatch(x: float, y: float, wide: float, high: float) -> str:
+    """The path of lines from above right to below left, within a box; a pattern would vanish with the figure that has it."""
+    lines = ""
+    for step in range(math.ceil((wide + high) / _HATCH - 0.5)):
+        along = (step + 0.5) * _HATCH
+        right, down = min(along, wide), min(along, high)
+        lines += f"M{x + right:.1f} {y + along - right:.1f}L{x + along - down:.1f} {y + down:.1f}"
+    return lines
 
 
 @dataclass(frozen=True)

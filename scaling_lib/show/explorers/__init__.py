@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scaling_lib.show.explorers.serving import serving_explorer, serving_view
     from scaling_lib.show.explorers.sharding import sharding_explorer, sharding_view
     from scaling_lib.show.explorers.speculation import speculation_explorer, speculation_view
+    from scaling_lib.show.explorers.tiling import tiling_explorer, tiling_view
     from scaling_lib.show.explorers.torus import torus_explorer, torus_view
 
 __all__ = [
@@ -50,6 +51,8 @@ __all__ = [
     "sharding_view",
     "speculation_explorer",
     "speculation_view",
+    "tiling_explorer",
+    "tiling_view",
     "torus_explorer",
     "torus_view",
 ]
