@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 import yaml
+from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 
 from scaling_lib.xla import llama
 from scaling_lib.xla.hosts import driver, worker
@@ -297,7 +299,7 @@ def test_the_drill_of_the_command_line_is_of_copies_and_of_shards(tmp_path, caps
     main(["--folder", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["copies", "shards"]
-    told = r"4 processes, one killed after step 9; 2 went on from step 8 to 11 \(2 steps done twice\); losses equal to (\S+); (\d+) s$"
+    told = r"4 processes, one killed after step 9; 2 went on from step 8 to 11 .*; losses equal to (\S+); (\d+) s$"
     found = [re.search(told, line) for line in lines]
     assert all(float(each[1]) <= 1e-4 for each in found)
     assert sum(int(each[2]) for each in found) <= 120
@@ -382,6 +384,7 @@ def read(name):
 def test_the_jobset_asks_for_the_whole_slice():
     found = read("gke-jobset.yaml")
     assert (found["apiVersion"], found["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert JobsetV1alpha2JobSet.from_dict(found).to_dict() == found  # types are right, and no name is unknown
     [group] = found["spec"]["replicatedJobs"]
     job = group["template"]["spec"]
     pod = job["template"]["spec"]
@@ -454,9 +457,22 @@ def test_the_task_for_skypilot_names_the_processes():
     assert_divides(given, found["num_nodes"] * int(found["resources"]["accelerators"].split(":")[1]))
 
 
+def test_a_wrong_name_or_type_in_a_jobset_is_found():
+    """That is, the model that it is read into has a say."""
+    found = read("gke-jobset.yaml")
+    job = found["spec"]["replicatedJobs"][0]["template"]["spec"]
+    job["paralellism"] = job.pop("parallelism")
+    assert JobsetV1alpha2JobSet.from_dict(found).to_dict() != found
+    job["parallelism"] = "four"
+    with pytest.raises(ValueError, match="valid integer"):
+        JobsetV1alpha2JobSet.from_dict(found)
+
+
 def assert_shell(script):
-    found = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stderr) == (0, "")
+    """Of ShellCheck, which has nothing to say."""
+    check = Path(sysconfig.get_path("scripts")) / "shellcheck"
+    found = subprocess.run([check, "--shell=bash", "-"], input=script, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
 
 
 def assert_divides(given, devices):
