@@ -85,11 +85,11 @@ class Exercise:
         if answer is ... or _does_nothing(answer):
             return NOT_YET
         try:
-            wrong = [self._wrong(answer, case) for case in self.cases]
+            wrong = next(filter(None, (self._wrong(answer, case) for case in self.cases)), None)
         except Exception as error:  # the reader's code: whatever it raises is the answer's fault
             return Attempt(False, f"Not yet, it does not run: {first_line(error)}")
-        if any(wrong):
-            return Attempt(False, f"Not yet: {next(filter(None, wrong))}")
+        if wrong:
+            return Attempt(False, f"Not yet: {wrong}")
         if not self.rules:
             return Attempt(True, "Right: as NumPy has it.")
         program = self.compile(answer)
