@@ -72,7 +72,8 @@ def mesh(**axes: int) -> Mesh:
         ValueError: for no axes, or an axis size that is no whole number of at least 1.
         RuntimeError: where JAX has already started with fewer devices, with the remedy.
 
-    NB: the CPU backend widens bf16 to float32; use float32 or int8 on simulated meshes.
+    NB: the CPU backend widens bf16 to float32; use float32 or int8 on simulated meshes. Give the devices equal, short work: one
+    that the others wait for in a collective for about a minute ends the process, with no exception to catch.
     """
     if not axes:
         raise ValueError("axes is empty; name at least one, like mesh(X=8)")
