@@ -20,7 +20,7 @@ from scaling_lib.hardware import Chip
 from scaling_lib.xla import measure, profile, simulate, timeline, tpu
 from scaling_lib.xla.measure import Machine
 from scaling_lib.xla.profile import kinds
-from scaling_lib.xla.profile.tables import Op, covered, nested
+from scaling_lib.xla.profile.operations import Op, covered, nested
 from scaling_lib.xla.program import Memory, Program, hlo
 
 DATA = Path(__file__).parent / "data" / "schedule"
@@ -115,10 +115,12 @@ def test_each_operation_ran_as_often_as_the_program_says(measured):
 
 
 def test_time_by_scope_adds_up_and_tells_the_product_from_the_rest(run, measured):
-    seconds = {line.name: line.seconds for line in measured.by_scope("rest", "product")}
-    assert sum(seconds.values()) == pytest.approx(measured.total_s)
-    assert seconds["product"] >= sum(op.self_s for op in measured.ops if op.kind == "matmul") > 0
-    assert 0 < seconds["rest"] < seconds["product"]
+    lines = {line.name: line for line in measured.by_scope("rest", "product")}
+    assert sum(line.seconds for line in lines.values()) == pytest.approx(measured.total_s)
+    for scope, name in (("product", "dot_general"), ("rest", "tanh")):
+        inside = [op for op in measured.ops if op.op_name.endswith(f"{scope}/{name}") and op.kind != "collective"]
+        assert lines[scope].runs >= len(inside) == WAYS * PASSES * CALLS
+        assert lines[scope].seconds >= sum(op.self_s for op in inside) > 0
     with pytest.raises(ValueError, match=r"scope 'produce' holds no operation.*the program's text"):
         measured.by_scope("product", "produce")
     with pytest.raises(ValueError, match="scope 'rest' holds no operation"):

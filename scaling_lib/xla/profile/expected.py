@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from scaling_lib import roofline, units
 from scaling_lib.xla.measure import Machine
@@ -12,10 +12,18 @@ from scaling_lib.xla.program import flops, hlo
 from scaling_lib.xla.timeline.durations import moved_bytes
 
 
-class Row(NamedTuple):
-    """One operation: how long a run took on average, and how long the roofline says.
+@dataclass(frozen=True)
+class Row:
+    """One operation of a program, measured and predicted.
 
-    `predicted_s` is None for a collective or work of the host, of which the roofline of one machine says nothing.
+    Args:
+        name: the HLO instruction's name.
+        kind: as in `Op`.
+        runs: how often it ran, on all devices together.
+        measured_s: seconds of its own that a run took on average.
+        predicted_s: seconds of the roofline's lower bound; None for a collective or work of the host, of which the roofline of
+            one machine says nothing.
+        cost: FLOPs by dtype and bytes of one run.
     """
 
     name: str

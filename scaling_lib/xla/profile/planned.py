@@ -5,7 +5,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
-from scaling_lib.xla.profile.tables import Op, Profile, intersection, length, union
+from scaling_lib.xla.profile.intervals import intersection, length, union
+from scaling_lib.xla.profile.operations import Op
+from scaling_lib.xla.profile.tables import Profile
 from scaling_lib.xla.timeline import Span, Timeline
 
 _KINDS = {"hbm": "copy", "host": "host", "ici": "collective", "dcn": "collective"}

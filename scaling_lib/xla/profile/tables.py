@@ -1,4 +1,4 @@
-"""A profile: operations in time, and its tables by operation, by kind, gaps, and overlap. No JAX."""
+"""A profile: its tables by operation, by kind, gaps, and overlap. No JAX."""
 
 from __future__ import annotations
 
@@ -7,49 +7,27 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from scaling_lib import units
 from scaling_lib.xla.profile import kinds
+from scaling_lib.xla.profile.intervals import Interval, intersection, length, union
+from scaling_lib.xla.profile.operations import Op
 from scaling_lib.xla.timeline import Span
 
-Interval = tuple[float, float]
 _RESOURCES = {"collective": "ici", "copy": "hbm", "host": "host"}
 
 
-class Op(NamedTuple):
-    """One run of an operation on a device, or one event of the host.
+@dataclass(frozen=True)
+class Share:
+    """A line of a table, over all devices.
 
     Args:
-        name: the HLO instruction's name.
-        kind: one of "matmul", "fusion", "copy", "collective", "host", "other", "control" (a loop or call around others).
-        start_s: seconds from the first event of the profile.
-        duration_s: seconds from its start to its end, with the operations inside it.
-        self_s: seconds of it in which no operation inside it runs.
-        device: number of the device; -1 for the host.
-        thread: the thread or queue that ran it.
-        module: the program it belongs to.
-        op_name: the operation of the source program that it serves, with the scopes around it, where a program tells.
+        name: of the operation, kind or scope.
+        kind: what kind of operation, as in `Op`; the name again in a table by kind, "scope" in one by scope.
+        runs: how often it ran, on all devices together.
+        seconds: its own time on all devices, what runs inside it left out.
+        fraction: that time ÷ `total_s` of the profile.
     """
-
-    name: str
-    kind: str
-    start_s: float
-    duration_s: float
-    self_s: float
-    device: int
-    thread: str = ""
-    module: str = ""
-    op_name: str = ""
-
-    @property
-    def end_s(self) -> float:
-        """When it ended."""
-        return self.start_s + self.duration_s
-
-
-class Share(NamedTuple):
-    """A line of a table: runs and seconds of an operation or a kind over all devices, and its part of the profile's time."""
 
     name: str
     kind: str
@@ -58,8 +36,18 @@ class Share(NamedTuple):
     fraction: float
 
 
-class Gap(NamedTuple):
-    """A time in which a device ran nothing: between which operations, and what the host was doing, where the trace tells."""
+@dataclass(frozen=True)
+class Gap:
+    """A time in which a device ran nothing.
+
+    Args:
+        device: number of the device.
+        start_s: seconds from the first event of the profile.
+        duration_s: how long it lasts, in seconds.
+        before: the operation that ended last before it.
+        after: the operation that ends it.
+        host: what the host did in its middle, where the trace tells, else "".
+    """
 
     device: int
     start_s: float
@@ -136,7 +124,11 @@ class Profile:
         return busy[-1][1] - busy[0][0]
 
     def idle_s(self, device: int) -> float:
-        """Seconds of that window in which no operation runs: the sum of its gaps."""
+        """Seconds of that window in which no operation runs: the sum of its gaps.
+
+        Raises:
+            ValueError: for a device that ran nothing.
+        """
         return self.window_s(device) - length(self._busy(device))
 
     def gaps(self, device: int, *, at_least_s: float = 0) -> tuple[Gap, ...]:
@@ -163,15 +155,27 @@ class Profile:
         return tuple(sorted(found, key=lambda gap: -gap.duration_s))
 
     def communication_s(self, device: int) -> float:
-        """Seconds in which a device has a collective under way, however many."""
+        """Seconds in which a device has a collective under way, however many.
+
+        Raises:
+            ValueError: for a device that ran nothing.
+        """
         return length(self._communication(device))
 
     def hidden_s(self, device: int) -> float:
-        """Seconds in which a device computes while a collective is under way: the overlap."""
+        """Seconds in which a device computes while a collective is under way: the overlap.
+
+        Raises:
+            ValueError: for a device that ran nothing.
+        """
         return length(intersection(self._communication(device), self._computing(device)))
 
     def exposed_s(self, device: int) -> float:
-        """Seconds in which a collective is under way and the device computes nothing."""
+        """Seconds in which a collective is under way and the device computes nothing.
+
+        Raises:
+            ValueError: for a device that ran nothing.
+        """
         return self.communication_s(device) - self.hidden_s(device)
 
     def spans(self, device: int) -> tuple[Span, ...]:
@@ -242,63 +246,3 @@ def _innermost(op_name: str, scopes: Sequence[str]) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3f} ms"
-
-
-def nested(ops: Iterable[Op]) -> list[Op]:
-    """The same operations in order, with `self_s` set: on a thread, what starts inside another is part of it."""
-    ordered = sorted(ops, key=lambda op: (op.device, op.thread, op.start_s, -op.duration_s))
-    own = [op.duration_s for op in ordered]
-    around: list[int] = []
-    for i, op in enumerate(ordered):
-        while around and not _inside(op, ordered[around[-1]]):
-            around.pop()
-        taken = op.start_s
-        for j in reversed(around):  # clocks are not perfect: what outlasts the one around it takes from the next
-            end = min(op.end_s, ordered[j].end_s)
-            own[j] -= max(end - taken, 0.0)
-            taken = max(taken, end)
-        around.append(i)
-    timed = [op._replace(self_s=max(own_s, 0.0)) for op, own_s in zip(ordered, own, strict=True)]
-    return sorted(timed, key=lambda op: op.start_s)
-
-
-def _inside(op: Op, outer: Op) -> bool:
-    return (op.device, op.thread) == (outer.device, outer.thread) and op.start_s < outer.end_s
-
-
-def covered(ops: Iterable[Op]) -> float:
-    """Seconds that operations cover on each thread of each device, added up."""
-    threads: dict[tuple[int, str], list[Interval]] = {}
-    for op in ops:
-        threads.setdefault((op.device, op.thread), []).append((op.start_s, op.end_s))
-    return sum(length(union(intervals)) for intervals in threads.values())
-
-
-def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Intervals that touch, joined; in order."""
-    joined: list[Interval] = []
-    for start, end in sorted(intervals):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
-        else:
-            joined.append((start, end))
-    return joined
-
-
-def intersection(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
-    """What two lists of joined intervals share."""
-    shared, i, j = [], 0, 0
-    while i < len(first) and j < len(second):
-        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
-        if start < end:
-            shared.append((start, end))
-        if first[i][1] < second[j][1]:
-            i += 1
-        else:
-            j += 1
-    return shared
-
-
-def length(intervals: Iterable[Interval]) -> float:
-    """Seconds of all intervals."""
-    return sum(end - start for start, end in intervals)

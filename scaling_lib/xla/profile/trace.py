@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from scaling_lib.xla.profile import kinds
+from scaling_lib.xla.profile.operations import Op, covered, nested
 from scaling_lib.xla.profile.recording import only_trace
-from scaling_lib.xla.profile.tables import Op, Profile, covered, nested
+from scaling_lib.xla.profile.tables import Profile
 from scaling_lib.xla.program import hlo
 
 _ACCELERATOR = re.compile(r"/device:(?:TPU|GPU):(\d+)$")
@@ -122,4 +124,4 @@ def _paired(ops: list[Op]) -> Iterator[Op]:
         if "-start" in op.name:
             started[op.device, op.name] = op
         elif "-done" in op.name and (start := started.pop((op.device, op.name.replace("-done", "-start")), None)):
-            yield start._replace(duration_s=op.end_s - start.start_s, self_s=0.0)
+            yield replace(start, duration_s=op.end_s - start.start_s, self_s=0.0)
