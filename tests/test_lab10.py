@@ -120,7 +120,8 @@ BROKEN = [
      "Not yet: the bias is added in every step."),
     ("fusing", {"jax.nn.silu(total[...] + bias[...])": "jax.nn.silu(total[...]) + bias[...]"}, "Not yet: the bias comes after"),
     ("fusing", {"total[...] += a": "total[...] = a"}, "Not yet: only the last tile of the sum is there."),
-    ("fusing", {"a[...] @ b[...]": "jax.nn.silu(a[...] @ b[...] + bias[...])", "jax.nn.silu(total[...] + bias[...])": "total[...]"},
+    ("fusing", {"a[...] @ b[...]": "jax.nn.silu(a[...] @ b[...] + bias[...])",
+                "jax.nn.silu(total[...] + bias[...])": "total[...]"},
      "Not yet: the activation is taken of each summand."),
 ]  # fmt: skip
 
