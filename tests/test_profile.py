@@ -120,7 +120,7 @@ def test_time_by_scope_adds_up_and_tells_the_product_from_the_rest(run, measured
     for scope, name in (("product", "dot_general"), ("rest", "tanh")):
         inside = [op for op in measured.ops if op.op_name.endswith(f"{scope}/{name}") and op.kind != "collective"]
         assert lines[scope].runs >= len(inside) == WAYS * PASSES * CALLS
-        assert lines[scope].seconds >= sum(op.self_s for op in inside) > 0
+        assert lines[scope].seconds * (1 + 1e-9) >= sum(op.self_s for op in inside) > 0
     with pytest.raises(ValueError, match=r"scope 'produce' holds no operation.*the program's text"):
         measured.by_scope("product", "produce")
     with pytest.raises(ValueError, match="scope 'rest' holds no operation"):
