@@ -84,7 +84,7 @@ def test_an_explicit_layer_has_its_sharding_in_its_type_and_an_automatic_one_has
 # Collective matmuls
 
 
-@pytest.mark.parametrize("n", [1, 3, 4, 5])
+@pytest.mark.parametrize("n", [1, 3, 4])
 @pytest.mark.parametrize("ways", [1, 2])
 def test_a_gathering_matmul_is_the_matmul(n, ways):
     a, b = values(0, n * 3, 5), values(1, 5, n * 7)
@@ -92,7 +92,7 @@ def test_a_gathering_matmul_is_the_matmul(n, ways):
     np.testing.assert_allclose(run(a, b), a @ b, atol=1e-5)
 
 
-@pytest.mark.parametrize("n", [1, 3, 4, 5])
+@pytest.mark.parametrize("n", [1, 3, 4])
 @pytest.mark.parametrize("ways", [1, 2])
 def test_a_scattering_matmul_is_the_matmul(n, ways):
     a, b = values(0, n * 3, n * 5), values(1, n * 5, 7)
@@ -150,8 +150,7 @@ def attended(B, T, N, K, H):
     return values(0, B, T, N, H), values(1, B, T, K, H), values(2, B, T, K, H)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("n", [1, 3, 4])
+@pytest.mark.parametrize(("n", "causal"), [(1, True), (4, True), (3, False)])
 def test_ring_attention_is_attention(n, causal):
     given = attended(2, n * 7, 6, 3, 5)
     positions = jnp.arange(n * 7)[None] if causal else jnp.full((1, n * 7), n * 7)
@@ -205,10 +204,19 @@ def test_every_token_meets_its_expert_and_comes_home(routing):
     low = {"mixed": 0, "all to one": 5, "none to the first device": 2}[routing]
     chosen = jnp.asarray(np.random.default_rng(2).integers(low, n * own, n * N))
     run = mapped(with_experts(n, n * own, ragged=False), n, (P("X"), P("X"), P("X")), P("X"))
-    dense = lambda tokens, weights: jnp.einsum("ND,NDE->NE", tokens, weights[chosen])  # noqa: E731
-    routed = lambda tokens, weights: run(tokens, chosen, weights)  # noqa: E731
-    np.testing.assert_allclose(routed(tokens, weights), dense(tokens, weights), atol=1e-5)
-    for one, other in zip(*(gradients(fn, tokens, weights) for fn in (routed, dense)), strict=True):
+    np.testing.assert_allclose(run(tokens, chosen, weights), dense(tokens, chosen, weights), atol=1e-5)
+
+
+def dense(tokens, chosen, weights):
+    return jnp.einsum("ND,NDE->NE", tokens, weights[chosen])
+
+
+def test_experts_and_their_tokens_have_gradients():
+    tokens, weights = values(0, 3 * 7, 5), values(1, 6, 5, 5)
+    chosen = jnp.asarray(np.random.default_rng(2).integers(0, 6, 3 * 7))
+    run = mapped(with_experts(3, 6, ragged=False), 3, P("X"), P("X"))
+    pairs = (gradients(lambda tokens, weights, fn=fn: fn(tokens, chosen, weights), tokens, weights) for fn in (run, dense))
+    for one, other in zip(*pairs, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
 
 

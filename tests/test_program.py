@@ -43,7 +43,7 @@ COLLECTIVES = {
     "all-to-all": [("all-to-all", ("X",), 4, 96 * 640, 1, "ici", False, "plain")],
     "all-to-all-cpu": [("all-to-all", ("X",), 3, 5 * 21, 1, "ici", False, "plain")],
     "permute": [("collective-permute", ("Y",), 4 * 3, 96 * 640, 1, "ici", True, "plain")],
-    "ragged": [("ragged-all-to-all", ("X",), 16, 160 * 256, 1, "ici", False, "plain")],
+    "ragged": [("ragged-all-to-all", ("X",), 16, 96 * 256, 1, "ici", False, "plain")],
     "async-fusion": [
         ("all-gather", ("X",), 16, 2048 * 6144, 1, "ici", False, "plain"),
         ("all-gather", ("X",), 16, 6144 * 2560, 1, "ici", False, "plain"),

@@ -21,6 +21,7 @@ from scaling_lib.xla.training import blocks
 Tree = Any  # of arrays
 Function = Callable[[Tree, jax.Array], jax.Array]
 lax: Any = jax.lax  # JAX is typed in part
+typeof: Any = jax.typeof
 
 RULES: llama.Rules = {"B": "X", "N": "Y", "K": "Y", "F": "Y"}
 """Which mesh axis cuts which dimension."""
@@ -47,9 +48,10 @@ def explicit(mesh: Mesh | AbstractMesh) -> Function:
     Args:
         mesh: axes X and Y of kind `Explicit`, from `in_types`.
     """
-    where = NamedSharding(mesh, llama.layout("BTD", mesh, RULES))
+    spec = llama.layout("BTD", mesh, RULES)
 
     def explicit(weights: Tree, x: jax.Array) -> jax.Array:
+        where = NamedSharding(typeof(x).sharding.mesh, spec)  # the mesh it runs on, or is compiled for
         attention, mlp = (partial(block, out=where) for block in (blocks.attention, blocks.mlp))
         return blocks.layer(weights, x, attention=attention, mlp=mlp)
 

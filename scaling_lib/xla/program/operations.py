@@ -29,7 +29,8 @@ class Collective:
         group: devices in one group. For a permute, how many devices send to another.
         dtype: of the elements, by the library's names where it has one ("f32", "int8"), else by HLO's ("pred", "u32").
         elements: of the larger of the array that goes in and the one that comes out of a device: the gathered array of an
-            all-gather, the unreduced one of a reduce-scatter; tuples summed.
+            all-gather, the unreduced one of a reduce-scatter; tuples summed. Of a ragged all-to-all the smaller, since the
+            larger is room for what may come.
         array_bytes: bytes of those elements.
         times: how often it runs, the trip counts of the loops around it multiplied.
         over: "ici", or "dcn" for the part of a collective between slices.
@@ -60,7 +61,8 @@ class Collective:
         """Bytes that a device sends in one run, at the least any algorithm can.
 
         With V = `array_bytes` and n = `group`: V(n − 1)/n for an all-gather, reduce-scatter or all-to-all, twice that for
-        an all-reduce, V for a permute or broadcast.
+        an all-reduce, V for a permute or broadcast. What a ragged all-to-all sends is decided as it runs: this is for V full
+        of rows that go to all devices alike.
         """
         if self.kind in ("collective-permute", "collective-broadcast"):
             return self.array_bytes
@@ -165,7 +167,7 @@ def _collective(visit: hlo.Visit, partitions: int, mesh: Mapping[str, int]) -> C
         into = into[:1]
     # a start returns (what went in, what comes out, flags); that of an all-reduce only what comes out, which is as large
     out = one.arrays[len(into) : 2 * len(into)] if one.opcode.endswith("-start") else one.arrays
-    arrays = max(into, out, key=_bytes)
+    arrays = (min if kind == "ragged-all-to-all" else max)(into, out, key=_bytes)
     if kind == "collective-permute":
         joined = groups.pairs(one)
         axes, size = groups.moving(joined, mesh), len({source for source, _ in joined})
