@@ -48,7 +48,7 @@ def multiply_then_scatter(a, b):
 
 GATHER = (P("X"), P(None, "X")), P(None, "X"), ("A[I_X, J]", "B[J, K_X]"), {"I": 1024, "J": 4096, "K": 4 * 5120}
 SCATTER = (P(None, "X"), P("X")), P("X"), ("A[I, J_X]", "B[J_X, K]"), {"I": 1024, "J": 4 * 5120, "K": 4096}
-"""5,120 numbers of K, or of J, on each device: more than peak ÷ link rate, so that a block takes longer to multiply than to send."""
+"""So many numbers of K, or of J, on each device that a block takes longer to multiply than to send: over peak ÷ link rate."""
 
 
 def beside(fn, how):
