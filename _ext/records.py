@@ -4,7 +4,8 @@
     python _ext/records.py check [PAGE.md ...]    runs the pages, which compare their records with the live compiler
 
 Without pages: all that compile with `record=`; then `write` also drops what no page records any more, and compiles the training
-steps of `scaling_lib.xla.judged` and the serving steps of `scaling_lib.xla.serving.judged`, which takes half an hour.
+steps of `scaling_lib.xla.judged` and the serving steps of `scaling_lib.xla.serving.judged`, which takes half an hour, and the
+schedules of the catalog.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from typing import Any
 import notebooks
 from plain import PageError
 
-from scaling_lib.xla import judged
+from scaling_lib.xla import judged, schedules
 from scaling_lib.xla.program import Program
 from scaling_lib.xla.serving import judged as serving
 from scaling_lib.xla.tpu import records
@@ -108,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "write" and not options.pages:
         judged.write()
         serving.write()
+        schedules.write()
     return 0 if good else 1
 
 

@@ -92,7 +92,9 @@ class Layout:
         return f"{_HLO[self.dtype]}[{sizes}]{{{order}:{tile}{f'E({bits})' * (bits < 8)}}}"
 
 
-def layout(shape: Sequence[int], dtype: object = "bf16", *, chip: Chip | str = "v5e", order: Sequence[int] | None = None) -> Layout:
+def layout(
+    shape: Sequence[int], dtype: object = "bf16", *, chip: Chip | str = "v5e", order: Sequence[int] | None = None
+) -> Layout:
     """How an argument of a program lies in a TPU's memory.
 
     A tile has 128 lanes. Its rows are the smallest power of two that holds the dimension along them, at least the elements in

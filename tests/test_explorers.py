@@ -36,10 +36,12 @@ from scaling_lib.show.explorers import (
     plan_explorer,
     roofline_explorer,
     roofline_view,
+    schedule_explorer,
     serving_explorer,
     sharding_explorer,
     sharding_view,
     speculation_explorer,
+    tiling_explorer,
     torus_explorer,
     torus_view,
 )
@@ -67,6 +69,8 @@ EXPLORERS = [
     batch_explorer,
     serving_explorer,
     speculation_explorer,
+    tiling_explorer,
+    schedule_explorer,
 ]
 CASE_2 = {
     "slice": "v5e:4x4", "mesh": "X=4, Y=4", "product": "A[I, J_X] · B[J, K_Y] -> C[I, K_Y]",

@@ -139,10 +139,10 @@ def compiled(cases, on, order=None):
 
     from scaling_lib.xla import arrays, tpu
 
-    specs = [
-        arrays.spec(None, f"[{', '.join(names := [f'D{i}' for i in range(len(shape))])}]", dtype, **dict(zip(names, shape)))
-        for shape, dtype in cases
-    ]
+    specs = []
+    for shape, dtype in cases:
+        sizes = {f"D{i}": size for i, size in enumerate(shape)}
+        specs.append(arrays.spec(None, f"[{', '.join(sizes)}]", dtype, **sizes))
     if order:
         one = jax.sharding.NamedSharding(tpu.mesh(on, X=4), jax.sharding.PartitionSpec())
         fixed = Format(JaxLayout(order), one)

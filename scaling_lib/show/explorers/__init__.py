@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scaling_lib.show.explorers.model import model_explorer, model_view
     from scaling_lib.show.explorers.plan import plan_explorer, plan_view
     from scaling_lib.show.explorers.roofline import matmul_explorer, matmul_view, roofline_explorer, roofline_view
+    from scaling_lib.show.explorers.schedule import schedule_explorer, schedule_view
     from scaling_lib.show.explorers.serving import serving_explorer, serving_view
     from scaling_lib.show.explorers.sharding import sharding_explorer, sharding_view
     from scaling_lib.show.explorers.speculation import speculation_explorer, speculation_view
@@ -45,6 +46,8 @@ __all__ = [
     "read_size",
     "roofline_explorer",
     "roofline_view",
+    "schedule_explorer",
+    "schedule_view",
     "serving_explorer",
     "serving_view",
     "sharding_explorer",

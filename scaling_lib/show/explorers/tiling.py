@@ -12,7 +12,7 @@ from scaling_lib import hardware, systolic, units
 from scaling_lib.hardware import Chip
 from scaling_lib.show import tiles
 from scaling_lib.show.explorers.base import OWN, Explorer, View, control, dropdown, follow_choice, link, python, words_and_table
-from scaling_lib.tiling import Layout, layout
+from scaling_lib.tiling import SUBLANES, Layout, layout
 
 DTYPES = ("bf16", "f32", "f16", "fp8", "fp4", "int32", "int16", "int8", "int4")
 ORDERS = ("as the compiler likes", "as written")
@@ -134,7 +134,7 @@ def _tile(of: Layout) -> str:
 
 def _matmul(k: int, n: int, chip: Chip) -> str:
     """What padding to the side of the MXU leaves of its work; whole rows of X, so that these cost nothing."""
-    to = systolic.padded(systolic.SUBLANES, k, n, chip)
+    to = systolic.padded(SUBLANES, k, n, chip)
     return f"k × n = {to.k:,} × {to.n:,} on an MXU of {chip.mxu_dim}: {_percent(to.useful)} of its work is useful"
 
 
@@ -159,7 +159,9 @@ import math
 from scaling_lib import units
 
 print(math.prod({list(sizes)}) * units.itemsize("{dtype}"), "bytes")"""
-    return View(words_and_table(sentence, rows), tiles.draw_plain(sizes, f"{dtype} on {chip.name}: {size}").svg, python(code), to_this)
+    return View(
+        words_and_table(sentence, rows), tiles.draw_plain(sizes, f"{dtype} on {chip.name}: {size}").svg, python(code), to_this
+    )
 
 
 def _code(sizes: tuple[int, ...], dtype: str, chip: Chip, order: str) -> str:
