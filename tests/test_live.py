@@ -19,9 +19,11 @@ from bs4 import BeautifulSoup
 from playwright.sync_api import TimeoutError as TooLate
 
 from scaling_lib import units
+from scaling_lib.catalog.schedules import schedules
 from scaling_lib.show import explorers
 from scaling_lib.show.explorers.batch import USUAL as FOR_EIGHT
 from scaling_lib.show.explorers.cache import EXAMPLES, USUAL
+from scaling_lib.show.explorers.tiling import EXAMPLES as TILED
 from scaling_lib.transformer import MODELS
 from tests import browser as browsers
 from tests.browser import OURS, expected, set_theme, shown
@@ -30,7 +32,7 @@ from tests.test_book import DOCS, HTML, ROOT
 pytestmark = pytest.mark.book
 ROOFLINES, TPUS, SHARDING = "chapters/01-roofline", "chapters/02-tpus", "chapters/03-sharding"
 TRANSFORMERS, TRAINING, LLAMA = "chapters/04-transformers", "chapters/05-training", "chapters/06-training-llama"
-INFERENCE = "chapters/07-inference"
+INFERENCE, PROFILING = "chapters/07-inference", "chapters/09-profiling"
 LIVE = HTML / "_static/live"
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
 EXPLORERS = {
@@ -41,6 +43,7 @@ EXPLORERS = {
     TRAINING: ("plan",),
     LLAMA: ("budget",),
     INFERENCE: ("batch", "serving", "speculation"),
+    PROFILING: ("tiling", "schedule"),
 }
 VIEWS = {name: getattr(explorers, f"{name}_view") for names in EXPLORERS.values() for name in names}
 STARTS = {
@@ -73,6 +76,8 @@ STARTS = {
         "model": "Llama-3 8B", "draft": "Llama-3.2 1B", "slice": "v5e:2x4", "tensor": 8, "batch": 8, "context": 2176,
         "acceptance": 0.8, "guesses": 4,
     },
+    "tiling": {"shape": "[8, 3000, 64]", "dtype": "bf16", "chip": "v5e", "order": "as the compiler likes"},
+    "schedule": {"program": "multiply while gathering", "operation": "collective-permute-start", "center": 50, "zoom": 1},
 }  # fmt: skip
 
 CONFIG = {
@@ -245,6 +250,17 @@ def write(text) -> Callable:
     return lambda row: row.locator("input, textarea").fill(text)
 
 
+def middle_of(program, operation):
+    """Where the window goes to show an operation, in per cent."""
+    of = schedules()[program]
+    (one,) = (one for one in of.operations if one.name == operation)
+    return round(100 * (one.start_s + one.duration_s / 2) / of.total_s)
+
+
+def longest_of(program):
+    return max(schedules()[program].operations, key=lambda one: one.duration_s).name
+
+
 MOVES = {
     "roofline": [
         ("log2 of m, rows of X", press("ArrowRight"), {"log2_m": 6}),
@@ -389,6 +405,24 @@ MOVES = {
         ("slice", write("v6e:4x4"), {"slice": "v6e:4x4"}),
         ("model", choose("Llama-3.1 70B"), {"model": "Llama-3.1 70B"}),
     ],
+    "tiling": [
+        ("shape", write("300x100"), {"shape": "[300, 100]"}),
+        ("number format", choose("int8"), {"dtype": "int8"}),
+        ("chip", choose("v6e"), {"chip": "v6e"}),
+        ("example", choose("one scale a row"), {"shape": TILED["one scale a row"]}),
+        ("dimensions", choose("as written"), {"order": "as written"}),
+        ("chip", choose("h100"), {"chip": "h100"}),
+        ("shape", write("3, 5, 7"), {"shape": "[3, 5, 7]"}),
+    ],
+    "schedule": [
+        ("zoom", choose("10"), {"zoom": 10}),
+        ("center (%)", press("ArrowRight"), {"center": 51}),
+        ("center (%)", press("End"), {"center": 100}),
+        ("operation", choose("fusion"), {"operation": "fusion", "center": middle_of("ring", "fusion")}),
+        ("program", choose("training, FSDP"), {"program": "training, FSDP", "operation": longest_of("fsdp")}),
+        ("zoom", choose("1"), {"zoom": 1}),
+        ("program", choose("gather, then multiply"), {"program": "gather, then multiply", "operation": longest_of("gather")}),
+    ],
 }
 
 
@@ -444,6 +478,7 @@ def test_the_code_on_the_page_prints_the_numbers_beside_it(matmul):
         (SHARDING, "sharding"),
         (TRANSFORMERS, "model"),
         (INFERENCE, "serving"),
+        (PROFILING, "schedule"),
     ],
 )
 def test_the_copy_button_copies_the_code_and_says_so(chapter, name, go_live):
@@ -712,6 +747,19 @@ KEYS = {
         ("acceptance", ["ArrowRight"], {"acceptance": 0.85}),
         ("guesses, k", ["ArrowLeft"], {"guesses": 3}),
     ],
+    "tiling": [
+        ("example", ["ArrowDown"], {"shape": TILED["three rows"]}),
+        ("shape", ["Control+a", *"7x300"], {"shape": "[7, 300]"}),
+        ("number format", ["ArrowDown"], {"dtype": "f32"}),
+        ("chip", ["v", "6"], {"chip": "v6e"}),
+        ("dimensions", ["ArrowDown"], {"order": "as written"}),
+    ],
+    "schedule": [
+        ("program", ["ArrowUp"], {"program": "gather, then multiply", "operation": longest_of("gather")}),
+        ("operation", ["ArrowUp"], {"operation": schedules()["gather"].operations[0].name}),
+        ("center (%)", ["ArrowLeft", "ArrowLeft"], {"center": 48}),
+        ("zoom", ["ArrowDown"], {"zoom": 2}),
+    ],
 }
 
 
@@ -745,6 +793,12 @@ def href(view):
             {"model": json.dumps(CONFIG, separators=(",", ":")), "T": 77, "B": 3, "dtype": "int8", "area": "FLOPs"},
         ),
         (TRANSFORMERS, "cache", {"models": "Llama-3 8B, Kimi-K2", "S": 77, "B": 3, "dtype": "fp4", "chip": "v4"}),
+        (PROFILING, "tiling", {"shape": "[7, 300, 65]", "dtype": "int4", "chip": "v6e", "order": "as written"}),
+        (
+            PROFILING,
+            "schedule",
+            {"program": "training, FSDP", "operation": schedules()["fsdp"].operations[7].name, "center": 81, "zoom": 20},
+        ),
         (
             INFERENCE,
             "serving",
@@ -836,6 +890,10 @@ def test_node_imports_every_explorer_in_pyodide_and_makes_the_same_views():
         "speculation": {
             "model": "Llama-3.1 70B", "draft": "Llama-3.2 1B", "slice": "tpu7x:2x2x1", "tensor": 4, "batch": 7, "context": 5000,
             "acceptance": 0.65, "guesses": 5,
+        },
+        "tiling": {"shape": "[5, 70, 300]", "dtype": "int4", "chip": "v5p", "order": "as written"},
+        "schedule": {
+            "program": "training, data-parallel", "operation": schedules()["data"].operations[5].name, "center": 30, "zoom": 5,
         },
     }  # fmt: skip
     command = [browsers.find_node(), ROOT / "tests/pyodide.mjs", LIVE]
@@ -1054,6 +1112,14 @@ def test_axe_finds_nothing_serious_in_the_explorers_of_serving_while_they_are_li
     live.speculation.start().row("draft").locator("input").fill("Qwen3 8B")
     for explorer in (live.batch, live.serving, live.speculation):
         explorer.root.locator(".explorer-problem").wait_for()
+    nothing(looks(live.page, ("light", 390), ("dark", 1280)))
+
+
+def test_axe_finds_nothing_serious_in_the_explorers_of_practice_while_they_are_live(go_live):
+    live = go_live(PROFILING)
+    live.tiling.start().row("shape").locator("input").fill("3,000")
+    live.tiling.root.locator(".explorer-problem").wait_for()
+    live.schedule.start().row("zoom").locator("select").select_option("20")
     nothing(looks(live.page, ("light", 390), ("dark", 1280)))
 
 
