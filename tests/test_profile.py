@@ -255,8 +255,9 @@ def test_the_one_program_given_is_that_of_events_without_a_name(tmp_path):
     assert row.ratio == pytest.approx(7e-6 / row.predicted_s)
 
 
-def test_transfers_on_a_line_of_their_own_add_no_time(tmp_path):
+def test_transfers_on_a_line_of_their_own_add_no_time_and_cores_for_embeddings_are_left_out(tmp_path):
     both = accelerator((PRODUCT, 2, 12)) + accelerator((START, 1, 17), line="Async XLA Ops")
+    both += accelerator((FUSED, 20, 27), device="0 SparseCore 1")
     found = profile.read(made(tmp_path, both))
     assert found.total_s == pytest.approx(10e-6)
     assert found.communication_s(0) == pytest.approx(16e-6)

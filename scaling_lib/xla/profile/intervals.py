@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Iterable, Sequence
 
 Interval = tuple[float, float]
@@ -30,6 +32,12 @@ def intersection(first: Sequence[Interval], second: Sequence[Interval]) -> list[
         else:
             j += 1
     return shared
+
+
+def within(intervals: Sequence[Interval], start: float, end: float) -> float:
+    """Seconds between a start and an end that joined intervals cover."""
+    first, last = bisect.bisect_right(intervals, (start, math.inf)) - 1, bisect.bisect_left(intervals, (end,))
+    return length(intersection(intervals[max(first, 0) : last], [(start, end)]))
 
 
 def length(intervals: Iterable[Interval]) -> float:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterator
 
-from scaling_lib.xla.profile.intervals import intersection, length, union
+from scaling_lib.xla.profile.intervals import union, within
 from scaling_lib.xla.profile.operations import Op
 from scaling_lib.xla.profile.tables import Profile
 from scaling_lib.xla.timeline import Span, Timeline
@@ -22,12 +21,6 @@ def from_timeline(timeline: Timeline) -> Profile:
     """
     runs = list(_runs(timeline))
     computing = union((at_s, at_s + span.duration_s) for span, at_s in runs if span.resource == "compute")
-    starts = [start for start, _ in computing]
-
-    def worked_s(from_s: float, wait_s: float) -> float:
-        near = computing[max(bisect.bisect_right(starts, from_s) - 1, 0) : bisect.bisect_left(starts, from_s + wait_s)]
-        return length(intersection([(from_s, from_s + wait_s)], near))
-
     work, transfers = [], []
     for span, start_s in runs:
         if span.resource == "compute":
@@ -38,7 +31,7 @@ def from_timeline(timeline: Timeline) -> Profile:
         transfers.append(Op(span.name, kind, start_s, span.duration_s, 0.0, 0, op_name=span.op_name))
         if wait_s:
             at_s = start_s + span.duration_s - wait_s
-            if worked_s(at_s, wait_s) > worked_s(start_s, wait_s):
+            if within(computing, at_s, at_s + wait_s) > within(computing, start_s, start_s + wait_s):
                 at_s = start_s
             work.append(Op(span.name, kind, at_s, wait_s, wait_s, 0, op_name=span.op_name))
     ops, in_flight = (tuple(sorted(some, key=lambda op: op.start_s)) for some in (work, transfers))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scaling_lib import units
 from scaling_lib.xla.profile import kinds
-from scaling_lib.xla.profile.intervals import Interval, intersection, length, union
+from scaling_lib.xla.profile.intervals import Interval, intersection, length, union, within
 from scaling_lib.xla.profile.operations import Op
 from scaling_lib.xla.timeline import Span
 
@@ -146,12 +146,11 @@ class Profile:
         work = [op for op in self.ops if op.device == device and op.kind != "control"]
         ends = sorted(work, key=lambda op: op.end_s)
         end_times, start_times = [op.end_s for op in ends], [op.start_s for op in work]
+        between = [(start, end) for (_, start), (end, _) in itertools.pairwise(busy) if end - start >= at_least_s]
         found = []
-        for (_, start), (end, _) in itertools.pairwise(busy):
-            if end - start >= at_least_s:
-                before = ends[bisect.bisect_right(end_times, start) - 1].name
-                after = work[bisect.bisect_left(start_times, end)].name
-                found.append(Gap(device, start, end - start, before, after, self._host_at((start + end) / 2)))
+        for (start, end), doing in zip(between, self._doing([(start + end) / 2 for start, end in between]), strict=True):
+            before = ends[bisect.bisect_right(end_times, start) - 1].name
+            found.append(Gap(device, start, end - start, before, work[bisect.bisect_left(start_times, end)].name, doing))
         return tuple(sorted(found, key=lambda gap: -gap.duration_s))
 
     def communication_s(self, device: int) -> float:
@@ -191,7 +190,7 @@ class Profile:
         spans = []
         for op in sorted(shown, key=lambda op: op.start_s):
             resource = _RESOURCES.get(op.kind, "compute")
-            hidden = length(intersection([(op.start_s, op.end_s)], computing)) if resource != "compute" else op.duration_s
+            hidden = within(computing, op.start_s, op.end_s) if resource != "compute" else op.duration_s
             spans.append(Span(op.name, op.start_s - first, op.duration_s, resource, op.kind, exposed_s=op.duration_s - hidden))
         return tuple(spans)
 
@@ -217,9 +216,14 @@ class Profile:
         self._busy(device)  # refuses a device that ran nothing
         return union((op.start_s, op.end_s) for op in both if op.device == device and op.kind == "collective")
 
-    def _host_at(self, at_s: float) -> str:
-        around = [op for op in self.host if op.start_s <= at_s <= op.end_s]
-        return min(around, key=lambda op: op.duration_s).name if around else ""
+    def _doing(self, times: Iterable[float]) -> Iterator[str]:
+        """The innermost event of the host at each of some times, which rise."""
+        coming, open_ = sorted(self.host, key=lambda op: op.start_s, reverse=True), list[Op]()
+        for at_s in times:
+            while coming and coming[-1].start_s <= at_s:
+                open_.append(coming.pop())
+            open_ = [op for op in open_ if op.end_s >= at_s]
+            yield min(open_, key=lambda op: op.duration_s).name if open_ else ""
 
     def __str__(self) -> str:
         ran = len(self.devices)

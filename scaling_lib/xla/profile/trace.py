@@ -86,6 +86,8 @@ def read(folder: str | Path, *programs: str) -> Profile:
 def _events(data: Any) -> Iterator[_Event]:
     for plane in data.planes:
         accelerator = _ACCELERATOR.match(plane.name)
+        if not accelerator and plane.name != "/host:CPU":
+            continue  # cores for embeddings, counters, metadata
         lines = list(plane.lines)
         if accelerator:  # steps, modules and scopes are the same time again, as are the operations beside a GPU's streams
             streams = [line for line in lines if line.name.startswith("Stream")]
@@ -97,7 +99,7 @@ def _events(data: Any) -> Iterator[_Event]:
                 if accelerator:
                     named = re.match(r"%?([\w.\-]+) = ", event.name)  # a TPU writes a line of HLO, a GPU the name of a kernel
                     op = op or (named[1] if named else event.name)
-                elif not op and (plane.name != "/host:CPU" or line.name.startswith(_SYSTEM)):
+                elif not op and line.name.startswith(_SYSTEM):
                     continue
                 device = int(accelerator[1]) if accelerator else int(notes.get("device_ordinal", 0))
                 module = str(notes.get("hlo_module", ""))
