@@ -7,8 +7,8 @@ Call the program once before, which compiles it; then record and read::
     print(profile.read(folder, compiled.as_text()))
 
 `record` and `read` work on any backend; traces of simulated and real CPU devices are tested. The parts of `read` for TPUs and
-GPUs follow the format that JAX's profiler writes, and were tried on made-up traces alone. `from_timeline` gives the same tables
-of a program that was compiled for a TPU and never run. All times are in seconds, all sizes in bytes.
+GPUs follow the format that JAX's profiler writes, and were tried on made-up traces alone, of which xprof finds the same times.
+`from_timeline` gives the same tables of a program that was compiled for a TPU and never run. Times are in seconds.
 
 The same folder opens in xprof as it is: `xprof --logdir=FOLDER`, where FOLDER is what `record` yields, the one above `plugins`.
 Of a CPU's trace xprof shows events, graphs and memory, but no tables of operations. Perfetto takes the `.trace.json.gz` beside
