@@ -23,6 +23,9 @@ Finish = Callable[..., jax.Array]
 TILES: Tiles = (512, 512, 512)
 """Rows of A, numbers summed over, and columns of B that a tile has, unless the arrays have fewer."""
 
+ROOM_BYTES = 16 * units.MIB
+"""VMEM that a kernel here asks for, on every chip: the smallest core of a TPU in the catalog has so much."""
+
 
 def matmul(a: jax.Array, b: jax.Array, *, tiles: Tiles = TILES, interpret: bool = False) -> jax.Array:
     """A · B, tile by tile.
@@ -37,9 +40,10 @@ def matmul(a: jax.Array, b: jax.Array, *, tiles: Tiles = TILES, interpret: bool 
         [I, K], in the operands' dtype; summed in float32.
 
     Raises:
-        ValueError: for shapes that do not multiply, other dtypes, or tiles that do not divide them.
+        ValueError: for shapes that do not multiply, other dtypes, tiles that do not divide them, or tiles whose `vmem_bytes` are
+            above `ROOM_BYTES`. The TPU's compiler works on such for long: on one set of tiles for over 100 s, with no end.
 
-    NB: tiles that VMEM does not hold are refused by the TPU's compiler; `vmem_bytes` says how much they take.
+    NB: for large tiles the compiler was seen to take 15 % more than `vmem_bytes`; tiles that come so near it refuses itself.
     """
     return _tiled(lambda total: total, a, b, (), tiles, interpret)
 
@@ -67,7 +71,7 @@ def fused(
         [I, K], in the operands' dtype.
 
     Raises:
-        ValueError: as `matmul` does, and for a bias that is not [K].
+        ValueError: as of `matmul`, and for a bias that is not [K].
     """
     if bias.shape != b.shape[1:]:
         raise ValueError(f"bias has shape {bias.shape}, b {b.shape}; give one number for each column of b")
@@ -85,22 +89,41 @@ def vmem_bytes(tiles: Tiles, dtype: object = "bf16") -> float:
     return 2 * (i * j + j * k + i * k) * units.itemsize(dtype) + 4 * i * k
 
 
-def _tiled(
-    finish: Finish, a: jax.Array, b: jax.Array, rows: tuple[jax.Array, ...], tiles: Tiles, interpret: bool
-) -> jax.Array:
+def hbm_bytes(sizes: Tiles, tiles: Tiles, dtype: object = "bf16") -> float:
+    """Bytes that a `matmul` reads from HBM and writes to it.
+
+    A is read once for each tile of K, B once for each tile of I, and the result is written once. A tile that the next step needs
+    again is not read again: with whole rows in a tile, A is read once, and with whole columns of B besides, so is B.
+
+    Args:
+        sizes: I, J and K, which the tiles divide.
+        tiles: of I, J and K.
+        dtype: of operands and result.
+    """
+    I, J, K = sizes  # noqa: E741
+    i, j, k = (min(tile, size) for tile, size in zip(tiles, sizes, strict=True))
+    reads_a = 1 if j == J else K // k
+    reads_b = 1 if j == J and k == K else I // i
+    return (I * J * reads_a + J * K * reads_b + I * K) * units.itemsize(dtype)
+
+
+def _tiled(finish: Finish, a: jax.Array, b: jax.Array, rows: tuple[jax.Array, ...], tiles: Tiles, interpret: bool) -> jax.Array:
     """finish(A · B, *rows) with rows [1, K]."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
         raise ValueError(f"a is {a.dtype}{a.shape} and b {b.dtype}{b.shape}; give [I, J] and [J, K] of one dtype")
-    sizes = (*a.shape, b.shape[1])
-    i, j, k = fitting = tuple(min(units.size(f"tiles[{at}]", tile), sizes[at]) for at, tile in enumerate(tiles))
-    if any(size % tile for size, tile in zip(sizes, fitting, strict=True)):
+    sizes = I, J, K = *a.shape, b.shape[1]  # noqa: E741
+    i, j, k = (min(units.size(f"tiles[{at}]", tile), sizes[at]) for at, tile in enumerate(tiles))
+    if I % i or J % j or K % k:
         raise ValueError(f"tiles={tiles} do not divide I, J, K = {sizes}; pad the arrays, or give tiles that do")
-    I, J, K = sizes  # noqa: E741
+    dtype = a.dtype.name
+    if (needs := vmem_bytes((i, j, k), dtype)) > ROOM_BYTES:
+        need, have = (f"{size / units.MIB:.3g} MiB" for size in (needs, ROOM_BYTES))
+        raise ValueError(f"tiles={tiles} need {need} of VMEM, and a kernel has {have}; give smaller ones")
     call: Any = pl.pallas_call
-    item = a.dtype.itemsize
-    return call(
+    spec: Any = jax.ShapeDtypeStruct
+    found: jax.Array = call(
         partial(_kernel, finish),
-        out_shape=jax.ShapeDtypeStruct((I, K), a.dtype),
+        out_shape=spec((I, K), a.dtype),
         grid=(I // i, K // k, J // j),
         in_specs=[
             pl.BlockSpec((i, j), lambda row, column, step: (row, step)),
@@ -109,12 +132,15 @@ def _tiled(
         ],
         out_specs=pl.BlockSpec((i, k), lambda row, column, step: (row, column)),
         scratch_shapes=[pltpu.VMEM((i, k), jnp.float32)],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=ROOM_BYTES
+        ),
         cost_estimate=pl.CostEstimate(
-            flops=2 * math.prod(sizes), bytes_accessed=(I * J * (K // k) + J * K * (I // i) + I * K) * item, transcendentals=0
+            flops=2 * math.prod(sizes), bytes_accessed=int(hbm_bytes((I, J, K), (i, j, k), dtype)), transcendentals=0
         ),
         interpret=pltpu.InterpretParams() if interpret else False,
     )(a, b, *rows)  # fmt: skip
+    return found
 
 
 def _kernel(finish: Finish, a: Any, b: Any, *others: Any) -> None:
@@ -122,12 +148,12 @@ def _kernel(finish: Finish, a: Any, b: Any, *others: Any) -> None:
     *rows, out, total = others
     step = pl.program_id(2)
 
-    @pl.when(step == 0)  # type: ignore[untyped-decorator]
+    @pl.when(step == 0)
     def _() -> None:
         total[...] = jnp.zeros_like(total)
 
     total[...] += jnp.dot(a[...], b[...], preferred_element_type=jnp.float32)
 
-    @pl.when(step == pl.num_programs(2) - 1)  # type: ignore[untyped-decorator]
+    @pl.when(step == pl.num_programs(2) - 1)
     def _() -> None:
         out[...] = finish(total[...], *(row[...] for row in rows)).astype(out.dtype)

@@ -204,4 +204,8 @@ def _refused(message: str, called: str, options: Options) -> str:
     if found := re.search(r"No such compile option: '(.+?)'|into flag (\w+)", first):
         option = found[1] or found[2]
         return f"options[{option!r}]={options.get(option)!r} is refused by the TPU compiler: {first}"
+    if found := re.search(r"Scoped allocation with size (\d\S*) and limit (\d\S*) exceeded scoped vmem", message):
+        return (
+            f"the TPU compiler refuses {called}: a kernel takes {found[1]}iB of VMEM and has {found[2]}iB; give it smaller blocks"
+        )
     return f"the TPU compiler refuses {called}: {first}"
