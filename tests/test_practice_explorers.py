@@ -86,8 +86,9 @@ def test_the_other_order_stands_beside_the_one_that_is_shown(order):
 
 
 def test_padding_costs_the_mxu_what_systolic_says_and_more_on_a_larger_one():
-    for name, useful in (("v5e", 3000 / 3072 / 2), ("v6e", 3000 / 3072 / 4)):
+    for name, useful, n in (("v5e", 3000 / 3072 / 2, 128), ("v6e", 3000 / 3072 / 4, 256)):
         told = rows(tiling_view(**TILING | {"chip": name}))["as W in a matmul"]
+        assert told.startswith(f"k × n = 3,072 × {n} on")
         assert told.endswith(f"on an MXU of {chip(name).mxu_dim}: {100 * useful:.3g} % of its work is useful")
         assert systolic.padded(8, 3000, 64, chip(name)).useful == pytest.approx(useful)
     assert "as W in a matmul" not in rows(tiling_view(**TILING | {"shape": "[7]"}))
@@ -344,6 +345,15 @@ def test_every_label_of_every_window_has_room(program):
         assert_room(view.svg)
         labels = [text.text for text in ElementTree.fromstring(view.svg).iter(f"{SVG}text")]
         assert sum(label[0].isdigit() for label in labels) >= 2, "an axis needs two numbers"
+
+
+@pytest.mark.parametrize(
+    ("center", "zoom", "ends"),
+    [(50, 1, (0, 1)), (50, 2, (0.25, 0.75)), (30, 5, (0.2, 0.4)), (0, 10, (0, 0.1)), (100, 10, (0.9, 1)), (4, 10, (0, 0.1))],
+)
+def test_a_window_lies_around_its_center_and_inside_the_program(center, zoom, ends):
+    program = schedules()["fsdp"]
+    assert window(program, center, zoom) == pytest.approx([end * program.total_s for end in ends], abs=1e-12)
 
 
 def test_picking_an_operation_outside_the_window_moves_the_window_there():
