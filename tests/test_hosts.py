@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -40,6 +41,12 @@ def dies(pid, within_s=10):
     while runs(pid) and time.monotonic() < until:
         time.sleep(0.05)
     return not runs(pid)
+
+
+def used_s():
+    """Seconds of processor time of all processes that were started here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @pytest.fixture
@@ -296,13 +303,14 @@ def test_a_run_that_loses_a_process_goes_on_with_fewer_and_the_same_loss(tmp_pat
 
 @pytest.mark.weekly
 def test_the_drill_of_the_command_line_is_of_copies_and_of_shards(tmp_path, capsys):
+    before = used_s()
     main(["--folder", str(tmp_path)])
+    assert used_s() - before <= 2 * 120  # that is 120 s on two cores, whatever else they do now
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["copies", "shards"]
-    told = r"4 processes, one killed after step 9; 2 went on from step 8 to 11 .*; losses equal to (\S+); (\d+) s$"
+    told = r"4 processes, one killed after step 9; 2 went on from step 8 to 11 .*; losses equal to (\S+); \d+ s$"
     found = [re.search(told, line) for line in lines]
     assert all(float(each[1]) <= 1e-4 for each in found)
-    assert sum(int(each[2]) for each in found) <= 120
 
 
 DIES_IN_MID_SAVE = """
