@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from scaling_lib import hardware
 from scaling_lib.xla import arrays, tpu
 from scaling_lib.xla.pallas import matmul as kernels
 
@@ -74,11 +73,6 @@ def test_the_vmem_of_tiles_is_counted_by_hand():
     assert kernels.vmem_bytes((3, 5, 7)) == 2 * 2 * (15 + 35 + 21) + 4 * 21
 
 
-def test_every_tpu_has_the_room_that_a_kernel_asks_for():
-    chips = [chip for chip in hardware.CHIPS.values() if chip.kind == "tpu" and "vmem_bytes" in chip.figures]
-    assert min(chip.vmem_bytes / chip.cores for chip in chips) == kernels.ROOM_BYTES
-
-
 @pytest.mark.parametrize("slice", ["v5e:1x1", "v5p:1x1x1"])
 def test_both_kernels_compile_for_a_tpu_and_take_the_vmem_that_is_counted(slice):
     a, b = specs(3 * 256, 5 * 256, 7 * 256)
@@ -99,20 +93,31 @@ def test_both_kernels_compile_for_a_tpu_and_take_the_vmem_that_is_counted(slice)
 def test_large_tiles_take_a_little_more_vmem_than_is_counted(tiles, dtype):
     i, j, k = tiles
     used, _ = of_kernel(tpu.compile(partial(kernels.matmul, tiles=tiles), *specs(2 * i, 3 * j, 2 * k, dtype), slice="v5e:1x1"))
-    assert kernels.vmem_bytes(tiles, dtype) <= used <= 7 / 6 * kernels.vmem_bytes(tiles, dtype)
+    assert kernels.vmem_bytes(tiles, dtype) <= used <= 1.15 * kernels.vmem_bytes(tiles, dtype)
 
 
 @pytest.mark.slow
 def test_the_compiler_says_how_much_vmem_tiles_take_that_come_too_near():
     tiles = (1024, 1024, 1024)
-    assert kernels.vmem_bytes(tiles) == kernels.ROOM_BYTES
+    assert kernels.vmem_bytes(tiles) == 16 * 2**20
     with pytest.raises(ValueError, match=r"takes 1\d\.\d+MiB of VMEM and has 16\.00MiB; give it smaller blocks"):
         tpu.compile(partial(kernels.matmul, tiles=tiles), *specs(2048, 2048, 2048), slice="v5e:1x1")
 
 
+@pytest.mark.slow
+def test_with_more_room_the_compiler_takes_larger_tiles():
+    tiles, more = (1024, 1024, 1024), {"xla_tpu_scoped_vmem_limit_kib": str(20 * 2**10)}
+    used, _ = of_kernel(
+        tpu.compile(partial(kernels.matmul, tiles=tiles), *specs(2048, 2048, 2048), slice="v5e:1x1", options=more)
+    )
+    assert kernels.vmem_bytes(tiles) < used <= 1.15 * kernels.vmem_bytes(tiles)
+
+
 def test_tiles_that_are_too_large_are_refused_before_anything_compiles():
     a, b = specs(2 * 8192, 2 * 2048, 2 * 4096)
-    with pytest.raises(ValueError, match=r"tiles=\(8192, 2048, 4096\) need 352 MiB of VMEM, and a kernel has 16 MiB"):
+    with pytest.raises(
+        ValueError, match=r"tiles=\(8192, 2048, 4096\) need 352 MiB of VMEM, and no TPU has more than 128 MiB a core"
+    ):
         jax.eval_shape(partial(kernels.matmul, tiles=(8192, 2048, 4096)), a, b)
 
 

@@ -16,15 +16,12 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from scaling_lib import units
+from scaling_lib import hardware, units
 
 Tiles = tuple[int, int, int]
 Finish = Callable[..., jax.Array]
 TILES: Tiles = (512, 512, 512)
 """Rows of A, numbers summed over, and columns of B that a tile has, unless the arrays have fewer."""
-
-ROOM_BYTES = 16 * units.MIB
-"""VMEM that a kernel here asks for, on every chip: the smallest core of a TPU in the catalog has so much."""
 
 
 def matmul(a: jax.Array, b: jax.Array, *, tiles: Tiles = TILES, interpret: bool = False) -> jax.Array:
@@ -40,10 +37,11 @@ def matmul(a: jax.Array, b: jax.Array, *, tiles: Tiles = TILES, interpret: bool 
         [I, K], in the operands' dtype; summed in float32.
 
     Raises:
-        ValueError: for shapes that do not multiply, other dtypes, tiles that do not divide them, or tiles whose `vmem_bytes` are
-            above `ROOM_BYTES`. The TPU's compiler works on such for long: on one set of tiles for over 100 s, with no end.
+        ValueError: for shapes that do not multiply, other dtypes, tiles that do not divide them, or tiles whose `vmem_bytes` no
+            TPU has: the compiler worked on such for over 100 s without a word.
 
-    NB: for large tiles the compiler was seen to take 15 % more than `vmem_bytes`; tiles that come so near it refuses itself.
+    NB: a kernel has 16 MiB of VMEM on v5e and v5p, unless the compiler's option "xla_tpu_scoped_vmem_limit_kib" gives it more.
+    The compiler was seen to take up to 15 % more than `vmem_bytes`. It refuses what is over the limit, large tiles slowly.
     """
     return _tiled(lambda total: total, a, b, (), tiles, interpret)
 
@@ -107,6 +105,11 @@ def hbm_bytes(sizes: Tiles, tiles: Tiles, dtype: object = "bf16") -> float:
     return (I * J * reads_a + J * K * reads_b + I * K) * units.itemsize(dtype)
 
 
+def _largest_vmem_bytes() -> float:
+    """Of one core, of any TPU in the catalog."""
+    return max(chip.vmem_bytes / chip.cores for chip in hardware.CHIPS.values() if "vmem_bytes" in chip.figures)
+
+
 def _tiled(finish: Finish, a: jax.Array, b: jax.Array, rows: tuple[jax.Array, ...], tiles: Tiles, interpret: bool) -> jax.Array:
     """finish(A · B, *rows) with rows [1, K]."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or a.dtype != b.dtype:
@@ -116,9 +119,9 @@ def _tiled(finish: Finish, a: jax.Array, b: jax.Array, rows: tuple[jax.Array, ..
     if I % i or J % j or K % k:
         raise ValueError(f"tiles={tiles} do not divide I, J, K = {sizes}; pad the arrays, or give tiles that do")
     dtype = a.dtype.name
-    if (needs := vmem_bytes((i, j, k), dtype)) > ROOM_BYTES:
-        need, have = (f"{size / units.MIB:.3g} MiB" for size in (needs, ROOM_BYTES))
-        raise ValueError(f"tiles={tiles} need {need} of VMEM, and a kernel has {have}; give smaller ones")
+    if (needs := vmem_bytes((i, j, k), dtype)) > (largest := _largest_vmem_bytes()):
+        need, have = (f"{size / units.MIB:.3g} MiB" for size in (needs, largest))
+        raise ValueError(f"tiles={tiles} need {need} of VMEM, and no TPU has more than {have} a core; give smaller ones")
     call: Any = pl.pallas_call
     spec: Any = jax.ShapeDtypeStruct
     found: jax.Array = call(
@@ -132,9 +135,7 @@ def _tiled(finish: Finish, a: jax.Array, b: jax.Array, rows: tuple[jax.Array, ..
         ],
         out_specs=pl.BlockSpec((i, k), lambda row, column, step: (row, column)),
         scratch_shapes=[pltpu.VMEM((i, k), jnp.float32)],
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=ROOM_BYTES
-        ),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
         cost_estimate=pl.CostEstimate(
             flops=2 * math.prod(sizes), bytes_accessed=int(hbm_bytes((I, J, K), (i, j, k), dtype)), transcendentals=0
         ),
