@@ -462,9 +462,11 @@ def test_nothing_that_a_reader_writes_is_taken_for_html(make, state):
 # The compiler itself.
 
 
+RARELY = {"data": pytest.mark.weekly}  # it takes half a minute, and so does FSDP
+
+
 @needs_compiler
-@pytest.mark.slow
-@pytest.mark.parametrize("name", schedules())
+@pytest.mark.parametrize("name", [pytest.param(name, marks=RARELY.get(name, pytest.mark.slow)) for name in schedules()])
 def test_the_recorded_schedule_is_that_of_the_compiler(name):
     """By the recorded version to the nanosecond; another may order and fuse otherwise, and do the same work."""
     from scaling_lib.xla import schedules as compiled
