@@ -1,0 +1,327 @@
+"""Lab 9 as a reader works in it: each fault's figure before and after, cures of other kinds, and wrong ones told by name."""
+
+import functools
+import math
+import re
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+
+from scaling_lib.xla import faults, timeline
+from scaling_lib.xla.manual import collective_matmul
+from tests import cells
+
+PAGE = Path(__file__).parents[1] / "labs/09-profiling.md"
+
+
+@pytest.fixture(autouse=True)
+def records_only(monkeypatch):
+    monkeypatch.setenv("SCALING_LIB_RECORDS", "only")
+
+
+@functools.cache
+def played():
+    """What the lab's definitions leave: without its cures, checks, measurements and figures."""
+    return cells.run(
+        cells.code_cells(PAGE, r"\.\.\.  # TODO|taken\(\"|on_a_chip|turns\.profile|subplots|cures\.items|len\(cures\)")
+    )
+
+
+def says(cure, words):
+    assert not cure.ok
+    assert re.search(words, cure.words), cure.words
+
+
+def test_what_is_not_answered_is_said_to_be_so():
+    lab = played()
+    for answer in (..., lambda *parts: None):
+        says(faults.donation(answer, lab["slow_step"], lab["begin"], lab["x"]), "^Not answered yet")
+        says(faults.gather(answer, lab["slow_loss"], lab["grid"], *lab["given"]), "^Not answered yet")
+        says(faults.recompiling(answer, lab["slow_loop"]), "^Not answered yet")
+        says(faults.waiting(answer, lab["slow_turns"]), "^Not answered yet")
+        says(float32(answer), "^Not answered yet")
+        says(exposed(answer), "^Not answered yet")
+
+
+def test_an_answer_that_raises_is_told_what_it_raised():
+    says(faults.gather(lambda h, head, y: h @ y, played()["slow_loss"], played()["grid"], *played()["given"]), "does not run: ")
+
+
+# Donation
+
+
+def donation(step):
+    lab = played()
+    return faults.donation(step, lab["slow_step"], lab["begin"], lab["x"])
+
+
+def test_donated_weights_and_state_more_than_halve_the_room():
+    cure = donation(jax.jit(played()["update"], donate_argnums=(0, 1)))
+    assert cure.ok, cure
+    assert cure.after < 0.5 * cure.before
+    assert cure.before >= 3 * played()["weight"]
+
+
+def halved_state(weights, state, x):
+    """Adam's moments rounded to bf16."""
+    small = jax.tree.map(lambda s: s.astype(jnp.bfloat16).astype(s.dtype), state)
+    return played()["update"](weights, small, x)
+
+
+def no_momentum(weights, state, x):
+    lab = played()
+    loss, gradients = jax.value_and_grad(lab["loss_of"])(weights, x)
+    return optax.apply_updates(weights, jax.tree.map(lambda g: -1e-3 * jnp.sign(g), gradients)), state, loss
+
+
+def test_wrong_cures_of_a_missing_donation():
+    update = played()["update"]
+    says(donation(jax.jit(update)), r"still there\. Of 737 kB of old weights and state, 0 B are given")
+    says(donation(jax.jit(update, donate_argnums=2)), r"still there\. Of .*, 0 B are given")
+    says(donation(jax.jit(update, donate_argnums=0)), r"still there\. Of 737 kB .*, 246 kB are given")
+    says(donation(jax.jit(no_momentum, donate_argnums=(0, 1))), "other numbers")
+    says(donation(jax.jit(halved_state, donate_argnums=(0, 1))), "other numbers")
+    says(donation(jax.jit(lambda *parts: update(*parts)[:2], donate_argnums=(0, 1))), "does not run")
+
+
+# An accidental gather
+
+
+def gathered(loss):
+    lab = played()
+    return faults.gather(loss, lab["slow_loss"], lab["grid"], *lab["given"])
+
+
+def test_a_loss_that_is_not_flattened_gathers_nothing():
+    cure = gathered(lambda h, head, y: played()["cross_entropy"](h @ head, y))
+    assert cure.ok, cure
+    assert cure.after < cure.before / 1000
+    lab = played()
+    assert cure.before > lab["along_Y"] * 3 / 4
+
+
+def test_a_mask_in_place_of_a_gathered_index_is_as_good():
+    def masked(h, head, y):
+        logits = h @ head
+        chosen = jnp.sum(logits, -1, where=jnp.arange(logits.shape[-1]) == y[..., None])
+        return jnp.mean(jax.nn.logsumexp(logits, -1) - chosen)
+
+    assert gathered(masked).ok
+
+
+def test_wrong_cures_of_an_accidental_gather():
+    lab = played()
+    V = lab["V"]
+
+    def earlier(h, head, y):
+        return lab["cross_entropy"](h.reshape(-1, h.shape[-1]) @ head, y.reshape(-1))
+
+    def narrower(h, head, y):
+        return lab["cross_entropy"]((h @ head).reshape(len(h), -1, V).reshape(-1, V), y.reshape(-1))
+
+    says(gathered(earlier), r"another fault in its place\. Each device multiplies 4\.0 times")
+    says(gathered(narrower), r"still there\. The largest collective is an all-gather of 9,216 f32")
+    says(gathered(lambda h, head, y: lab["cross_entropy"]((h @ head)[:1], y[:1])), r"other numbers\. result is off by")
+    says(gathered(lambda h, head, y: lab["cross_entropy"](h @ head, y)[None]), r"the shape \(1,\) in place of \(\)")
+
+
+# float32
+
+
+def float32(layer):
+    lab = played()
+    answer = layer if layer is ... else lab["on_eight"](layer)
+    return lab["judge"](answer, lab["on_eight"](lab["slow_layer"]))
+
+
+def test_a_python_number_halves_what_is_sent():
+    lab = played()
+    cure = float32(lambda x, w, v: stream(x * x.shape[-1] ** 0.5, w, v))
+    assert cure.ok, cure
+    assert cure.after == cure.before / 2 == 2 * lab["reduced"] * 7 / 8
+
+
+def stream(x, w, v):
+    lab = played()
+    return x + lax.psum(jax.nn.silu(lab["norm"](x) @ w) @ v, "X")
+
+
+def test_wrong_cures_of_float32(monkeypatch):
+    pytest.importorskip("libtpu")
+    monkeypatch.delenv("SCALING_LIB_RECORDS")
+    lab = played()
+
+    def at_the_end(x, w, v):
+        return stream(x * np.sqrt(x.shape[-1]), w, v).astype(jnp.bfloat16)
+
+    def only_before_the_sum(x, w, v):
+        x = x * np.sqrt(x.shape[-1])
+        return x + lax.psum((jax.nn.silu(lab["norm"](x) @ w) @ v).astype(jnp.bfloat16), "X")
+
+    def half(x, w, v):
+        x = (x * x.shape[-1] ** 0.5).astype(jnp.float16)
+        summed = lax.psum(jax.nn.silu(lab["norm"](x) @ w.astype(x.dtype)) @ v.astype(x.dtype), "X")
+        return (x + summed).astype(jnp.bfloat16)
+
+    says(float32(at_the_end), r"still there\. The largest collective is an all-reduce of 4,194,304 f32")
+    says(float32(only_before_the_sum), r"another fault in its place\. The result is not in bf16")
+    says(float32(half), r"another fault in its place\. Something is in f16 now")
+    says(float32(lambda x, w, v: stream(x, w, v)), "other numbers")
+
+
+# A recompilation per step
+
+
+def recompiling(loop):
+    return faults.recompiling(loop, played()["slow_loop"], steps=5)
+
+
+def looped(step, rates=lambda i: 0.3 * 0.9**i):
+    def loop(steps):
+        weights, losses = played()["start"], []
+        for i in range(steps):
+            weights, loss = step(weights, played()["batch"](i), rates(i))
+            losses.append(loss)
+        return losses
+
+    return loop
+
+
+def test_a_rate_that_is_an_argument_compiles_nothing_in_a_second_run():
+    cure = recompiling(looped(jax.jit(played()["descend"])))
+    assert cure.ok, cure
+    assert (cure.before, cure.after) == (5, 0)
+
+
+def test_wrong_cures_of_recompilation():
+    descend = played()["descend"]
+    fresh = looped(lambda weights, x, rate: jax.jit(lambda *parts: descend(*parts))(weights, x, rate))
+    says(recompiling(fresh), r"still there\. 5 programs are compiled in 5 steps")
+
+    def static_again(steps):
+        return looped(jax.jit(lambda weights, x, rate: descend(weights, x, rate), static_argnums=2))(steps)
+
+    says(recompiling(static_again), r"still there\. 5 programs")
+    says(recompiling(looped(jax.jit(descend), lambda i: 0.3)), r"other numbers\. \[1\] is off|other numbers")
+    says(recompiling(looped(descend)), r"another fault in its place\. \d+ programs are started a step, and it was")
+    says(recompiling(lambda steps: looped(jax.jit(descend))(1)), f"{1} arrays in place of 5")
+
+
+# A host that waits
+
+
+def waiting(loop):
+    return faults.waiting(loop, played()["slow_turns"], steps=6)
+
+
+def turned(after_step, at_end):
+    def loop(steps):
+        lab = played()
+        at, losses = lab["w"], []
+        for i in range(steps):
+            at, loss = lab["heavy"](at, lab["read"](i))
+            losses.append(after_step(loss, losses))
+        return at_end(losses)
+
+    return loop
+
+
+def test_losses_read_later_leave_the_device_at_work():
+    for loop in (turned(lambda loss, _: loss, lambda losses: [float(one) for one in losses]), turned(late, list)):
+        cure = waiting(loop)
+        assert cure.ok, cure
+        assert cure.after < cure.before / 2
+
+
+def late(loss, losses):
+    """Reads the loss of the step before, which is done by then or soon."""
+    if losses:
+        losses[-1] = float(losses[-1])
+    return loss
+
+
+def all_read_first(steps):
+    lab = played()
+    batches = [lab["read"](i) for i in range(steps)]
+    at, losses = lab["w"], []
+    for x in batches:
+        at, loss = lab["heavy"](at, x)
+        losses.append(loss)
+    return losses
+
+
+def test_wrong_cures_of_a_host_sync():
+    says(waiting(turned(lambda loss, _: np.asarray(loss), list)), r"still there\. The device runs nothing for \d+%")
+    says(waiting(turned(lambda loss, _: loss.block_until_ready(), list)), "still there")
+    says(waiting(all_read_first), "still there")
+    says(waiting(turned(lambda loss, _: loss, lambda losses: losses[-1:])), "1 arrays in place of 6")
+    says(waiting(turned(lambda loss, _: 0.0, list)), "other numbers")
+
+
+def test_idle_time_counts_from_the_start_of_a_loop():
+    lab = played()
+    step = jax.jit(lambda x: jnp.tanh(x @ lab["w"]).sum())
+
+    def loop(steps):
+        time.sleep(0.2)
+        return [step(lab["ready"](0)) for _ in range(steps)]
+
+    loop(1)
+    found = faults.run(loop, 2)
+    assert 0.2 <= found.idle_s <= found.seconds
+    assert len(found.losses) == 2
+
+
+# An exposed collective
+
+
+def exposed(product):
+    lab = played()
+    answer = product if product is ... else lab["of_parts"](product)
+    return lab["wait"](answer, lab["of_parts"](lab["slow_product"]))
+
+
+def test_a_product_in_pieces_both_ways_round_hides_the_gather():
+    cure = exposed(lambda x, w: collective_matmul.gather_matmul(x, w, "X", ways=2))
+    assert cure.ok, cure
+    assert cure.after < cure.before / 2
+    assert cure.before == timeline.of(played()["gathering"]).exposed_s
+
+
+def test_wrong_cures_of_an_exposed_collective():
+    says(exposed(lambda x, w: collective_matmul.gather_matmul(x, w, "X")), r"still there\. 7 collectives take")
+    says(exposed(lambda x, w: jnp.tile(x, (8, 1)) @ w), "other numbers")
+
+
+def test_a_program_on_no_record_is_not_judged_where_there_is_no_compiler():
+    says(exposed(lambda x, w: jnp.flip(jnp.flip(lax.all_gather(x, "X", axis=0, tiled=True) @ w))), "^Not judged: .* pip install")
+
+
+def test_other_ways_to_wait_for_the_links(monkeypatch):
+    pytest.importorskip("libtpu")
+    monkeypatch.delenv("SCALING_LIB_RECORDS")
+    lab = played()
+    assert lab["wait"](jnp.matmul, lab["of_parts"](lab["slow_product"])).ok  # left to the compiler
+    halves = exposed(
+        lambda x, w: jnp.concatenate([lax.all_gather(x, "X", axis=0, tiled=True) @ part for part in jnp.split(w, 2, 1)], 1)
+    )
+    says(halves, "still there")
+
+
+def test_a_cure_without_a_measurement_has_none():
+    cure = faults.donation(..., None, None, None)
+    assert math.isnan(cure.before)
+    assert math.isnan(cure.after)
+
+
+def test_each_hint_for_a_number_is_given():
+    sources = [s for s in cells.code_cells(PAGE) if "check.answer" in s]
+    assert len(sources) == 6
+    for source in sources:
+        cells.assert_checks_a_number(source, played())
