@@ -1,7 +1,7 @@
 """Programs with collectives written by hand: the numbers of one device, and what each compiles to."""
 
 import re
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -49,21 +49,28 @@ def mesh_of(way, mesh):
     return layers.in_types(mesh) if way is layers.explicit else mesh
 
 
+@cache
+def layer_of_one_device():
+    """Weights and x, the stream after the layer, and the gradients."""
+    shapes = jax.tree.leaves_with_path(layers.specs(simulate.mesh(X=1, Y=1), MODEL, B=4, T=5)[0])
+    weights = {name.key: values(i, *one.shape) / 6 for i, ((name,), one) in enumerate(shapes)}
+    given = weights, values(99, 4, 5, MODEL.D)
+    return given, jax.jit(blocks.layer)(*given), gradients(blocks.layer, *given)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_layer_and_its_gradients_are_the_same_in_every_way_of_sharding(way):
-    weights = jax.tree.map(lambda stacked: stacked[0], llama.init(MODEL, jax.random.key(0))["layers"])
-    x = values(1, 4, 5, MODEL.D)
+    given, wanted, slopes = layer_of_one_device()
     mesh = mesh_of(way, simulate.mesh(X=2, Y=3))
     layout = jax.tree.map(lambda one: one.sharding, layers.specs(mesh, MODEL, B=4, T=5))
-    placed = jax.device_put((weights, x), layout)
+    placed = jax.device_put(given, layout)
     run = way(mesh)
     found = run(*placed)
     assert found.sharding.is_equivalent_to(layout[1], 3)
-    np.testing.assert_allclose(found, blocks.layer(weights, x), atol=2e-5)
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
     with jax.set_mesh(mesh):
-        slopes = gradients(run, *placed)
-    wanted = gradients(blocks.layer, weights, x)
-    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-4), slopes, wanted)
+        sharded = gradients(run, *placed)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-4), sharded, slopes)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -146,6 +153,9 @@ def ring(n, **how):
     return mapped(partial(ring_attention, axis="X", **how), n, P(None, "X"), P(None, "X"))
 
 
+attention = jax.jit(llama.dense_attention)
+
+
 def attended(B, T, N, K, H):
     return values(0, B, T, N, H), values(1, B, T, K, H), values(2, B, T, K, H)
 
@@ -153,14 +163,14 @@ def attended(B, T, N, K, H):
 @pytest.mark.parametrize(("n", "causal"), [(1, True), (4, True), (3, False)])
 def test_ring_attention_is_attention(n, causal):
     given = attended(2, n * 7, 6, 3, 5)
-    positions = jnp.arange(n * 7)[None] if causal else jnp.full((1, n * 7), n * 7)
-    np.testing.assert_allclose(ring(n, causal=causal)(*given), llama.dense_attention(*given, positions), atol=1e-5)
+    positions = np.arange(n * 7)[None] if causal else np.full((1, n * 7), n * 7)
+    np.testing.assert_allclose(ring(n, causal=causal)(*given), attention(*given, positions), atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_ring_attention_has_the_gradients_of_attention_without_nan_from_masked_blocks(causal):
     given = attended(1, 9, 4, 2, 5)
-    positions = jnp.arange(9)[None] if causal else jnp.full((1, 9), 9)
+    positions = np.arange(9)[None] if causal else np.full((1, 9), 9)
     found = gradients(ring(3, causal=causal), *given)
     wanted = gradients(lambda *all: llama.dense_attention(*all, positions), *given)
     for one, other in zip(found, wanted, strict=True):
@@ -171,7 +181,7 @@ def test_ring_attention_of_bf16_is_bf16_and_sums_in_float32():
     given = [one.astype(jnp.bfloat16) for one in attended(1, 9, 4, 2, 5)]
     found = ring(3)(*given)
     assert found.dtype == jnp.bfloat16
-    exact = llama.dense_attention(*(one.astype(jnp.float32) for one in given), jnp.arange(9)[None])
+    exact = attention(*(one.astype(jnp.float32) for one in given), np.arange(9)[None])
     np.testing.assert_allclose(found.astype(jnp.float32), exact, atol=2e-2)  # two roundings of 2**-9, of numbers up to 4
 
 
@@ -204,7 +214,7 @@ def test_every_token_meets_its_expert_and_comes_home(routing):
     low = {"mixed": 0, "all to one": 5, "none to the first device": 2}[routing]
     chosen = jnp.asarray(np.random.default_rng(2).integers(low, n * own, n * N))
     run = mapped(with_experts(n, n * own, ragged=False), n, (P("X"), P("X"), P("X")), P("X"))
-    np.testing.assert_allclose(run(tokens, chosen, weights), dense(tokens, chosen, weights), atol=1e-5)
+    np.testing.assert_allclose(run(tokens, chosen, weights), jax.jit(dense)(tokens, chosen, weights), atol=1e-5)
 
 
 def dense(tokens, chosen, weights):
