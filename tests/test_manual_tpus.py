@@ -58,15 +58,14 @@ def beside(fn, how):
 
 
 @pytest.mark.parametrize(
-    ("together", "blocking", "how", "exposed"),
-    [(gather_matmul, gather_then_multiply, GATHER, (0, 0)), (matmul_scatter, multiply_then_scatter, SCATTER, (1, 0))],
+    ("together", "blocking", "how"),
+    [(gather_matmul, gather_then_multiply, GATHER), (matmul_scatter, multiply_then_scatter, SCATTER)],
 )
-def test_a_collective_matmul_sends_while_it_multiplies(together, blocking, how, exposed):
-    """One way round, the compiler adds a scattered block's last sum in the last matmul, which waits for it."""
+def test_a_collective_matmul_sends_while_it_multiplies(together, blocking, how):
     plain = beside(blocking, how)
     before = timeline.of(plain)
     assert before.exposed_s == pytest.approx(before.communication_s)
-    for ways, waits in zip((1, 2), exposed, strict=True):
+    for ways in (1, 2):
         program = beside(partial(together, axis="X", ways=ways), how)
         assert kinds(program) == 3 * [("collective-permute", ("X",), 1)]
         assert all(one.asynchronous for one in program.collectives)
@@ -76,8 +75,8 @@ def test_a_collective_matmul_sends_while_it_multiplies(together, blocking, how, 
         assert program.flops == plain.flops
         after = timeline.of(program)
         permutes = [span for span in after.spans if span.kind == "collective-permute"]
-        assert after.exposed_s == pytest.approx(waits * permutes[0].duration_s, abs=1e-9)
-        assert sum(during(span, after) for span in permutes) == 3 - waits
+        assert after.exposed_s == pytest.approx(0, abs=1e-9)
+        assert all(during(span, after) for span in permutes)
         assert after.total_s < before.total_s
         assert timeline.scheduled(program).exposed_s < timeline.scheduled(plain).exposed_s
 
