@@ -101,7 +101,7 @@ def test_a_loss_that_is_not_flattened_gathers_nothing():
     assert cure.ok, cure
     assert cure.after < cure.before / 1000
     lab = played()
-    assert cure.before > lab["along_Y"] * 3 / 4
+    assert cure.before > lab["logits_bytes"] * 3 / 4
 
 
 def test_a_mask_in_place_of_a_gathered_index_is_as_good():

@@ -158,7 +158,7 @@ def float32(
         if wrong := _other_numbers(found, lambda: _on(mesh, slow, arrays), _ROUNDED):
             return wrong
         before, after = (tpu.compile(fn, *specs, slice=slice, record=record, name="layer") for fn in (slow, cure))
-        kinds = {one.dtype for one in (*after.collectives, *after.matmuls)} - {"f32", "bf16"}
+        kinds = ({one.dtype for one in after.collectives} | {one.dtype for one in after.matmuls}) - {"f32", "bf16"}
         other = f"something is in {min(kinds)} now, and bf16 was meant" if kinds else _costlier(before, after)
         results: list[Any] = jax.tree.leaves(found)
         if not other and any(one.dtype != jnp.bfloat16 for one in results):
