@@ -216,7 +216,7 @@ def test_wrong_cures_of_recompilation():
 
 
 def waiting(loop):
-    return faults.waiting(loop, played()["slow_turns"], steps=6)
+    return faults.waiting(loop, played()["slow_turns"], steps=4)
 
 
 def turned(after_step, at_end):
@@ -259,7 +259,7 @@ def test_wrong_cures_of_a_host_sync():
     says(waiting(turned(lambda loss, _: np.asarray(loss), list)), r"still there\. The device runs nothing for \d+%")
     says(waiting(turned(lambda loss, _: loss.block_until_ready(), list)), "still there")
     says(waiting(all_read_first), "still there")
-    says(waiting(turned(lambda loss, _: loss, lambda losses: losses[-1:])), "1 arrays in place of 6")
+    says(waiting(turned(lambda loss, _: loss, lambda losses: losses[-1:])), "1 arrays in place of 4")
     says(waiting(turned(lambda loss, _: 0.0, list)), "other numbers")
 
 
@@ -271,7 +271,7 @@ def test_idle_time_counts_from_the_start_of_a_loop():
         time.sleep(0.2)
         return [step(lab["ready"](0)) for _ in range(steps)]
 
-    loop(1)
+    jax.block_until_ready(loop(1))
     found = faults.run(loop, 2)
     assert 0.2 <= found.idle_s <= found.seconds
     assert len(found.losses) == 2

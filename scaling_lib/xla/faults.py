@@ -30,7 +30,7 @@ Loop = Callable[[int], Sequence[Any]]
 
 _HALF = 0.5 * (1 + 1e-9)
 _MORE = 1.1  # of the slow program's FLOPs or memory: more is another fault
-_TRIES = 4
+_TRIES = 3
 _ROUNDED = 0.03  # of the largest number: what a few roundings to bf16 make
 
 
@@ -223,7 +223,7 @@ def waiting(cure: Any, slow: Loop, *, steps: int = 10) -> Cure:
     Args:
         cure: the reader's loop, or `...`.
         slow: the loop in which they take turns.
-        steps: how many are recorded. A machine has other work too: of up to four runs of the cure the best counts.
+        steps: how many are recorded. A machine has other work too: of up to three runs of the cure the best counts.
     """
 
     def judged() -> Cure:
