@@ -1,6 +1,7 @@
 #!/bin/bash
 # The course's training run on 4 nodes of 4 GPUs under SLURM, one process a GPU: sbatch slurm.sh
 # Needs Python 3.11 or newer and a folder that all nodes see. FOLDER=... sbatch slurm.sh puts it elsewhere.
+# Add --account and --partition where your cluster wants them.
 # A lost node ends the step: the job is queued again, and the run goes on from its newest checkpoint.
 #SBATCH --job-name=scaling-course
 #SBATCH --nodes=4
@@ -24,9 +25,9 @@ if [[ ! -e $FOLDER/venv/ready ]]; then
   touch "$FOLDER/venv/ready"
 fi
 
-# JAX reads the processes, their number and the first node from SLURM's environment.
+# JAX reads the processes, their number and the first node from SLURM's environment. Since 22.05 srun forgets --cpus-per-task.
 status=0
-srun --kill-on-bad-exit=1 "$FOLDER/venv/bin/python" -m scaling_lib.xla.hosts.worker \
+srun --kill-on-bad-exit=1 --cpus-per-task=8 "$FOLDER/venv/bin/python" -m scaling_lib.xla.hosts.worker \
   --folder "$FOLDER/checkpoints" --fsdp --steps 200 --every 20 || status=$?
 
 if ((status != 0 && ${SLURM_RESTART_COUNT:-0} < 4)); then
