@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from scaling_lib import units
 from scaling_lib.sharding import Sharding
 from scaling_lib.xla import arrays, simulate
-from scaling_lib.xla.program import Program, hlo
+from scaling_lib.xla.program import Program, groups, hlo
 from scaling_lib.xla.puzzle import NOT_YET, PERMUTES, Attempt, first_line, unhidden
 
 Function = Callable[..., Any]
@@ -46,6 +46,7 @@ class Exercise:
         result: how they are to hold the result.
         reference: what NumPy makes of the mesh and the whole arrays.
         slips: hint -> what NumPy makes of them after a typical slip.
+        undefined: hint where a result has infinite or undefined numbers.
         rules: that the compiled program must follow, the most telling first; without any, nothing is compiled for them.
         around: the function to run, made of the answer and the mesh; where it is left out the answer itself.
         parts: whether that function works on a device's parts, in `jax.shard_map`; else on whole arrays, and the compiler is
@@ -61,6 +62,7 @@ class Exercise:
     result: str
     reference: Function
     slips: Mapping[str, Function] = field(default_factory=dict)
+    undefined: str = ""
     rules: Sequence[Rule] = ()
     around: Callable[[Any, Mesh], Function] = lambda answer, mesh: answer
     parts: bool = True
@@ -118,38 +120,52 @@ class Exercise:
         values, placed = self._placed(case)
         right = np.asarray(self.reference(case.mesh, *values))
         with jax.set_mesh(case.mesh):
-            made = self.whole(answer, case.mesh)(*placed)
-        if (shape := getattr(made, "shape", None)) != right.shape:
-            got = "nothing" if made is None else "something else" if shape is None else f"an array of shape {shape}"
-            return f"the whole result is to have shape {right.shape}, and this is {got}."
+            function = self.whole(answer, case.mesh)
+            # before a result of another shape meets the sharding that it is to have
+            made = jax.eval_shape(function if self.parts else self.around(answer, case.mesh), *placed)
+            if (shape := getattr(made, "shape", None)) != right.shape:
+                got = "nothing" if made is None else f"a {type(made).__name__}" if shape is None else f"an array of shape {shape}"
+                return f"the whole result is to have shape {right.shape}, and this is {got}."
+            made = function(*placed)
         held = arrays.sharding(case.mesh, self.result)
-        parts = [(np.asarray(part.data), part.index) for part in made.addressable_shards]
-        if all(self._equal(part, right[index], right) for part, index in parts):
-            if not isinstance(made.sharding, NamedSharding) or made.sharding.is_equivalent_to(held, right.ndim):
-                return None
-            return f"the numbers are right, but devices hold {made.sharding.spec}, and not {held.spec}."
-        return self._named(np.asarray(made), right, values, case)
+        wrong = [part for part in made.addressable_shards if not self._equal(part.data, right[part.index], right)]
+        if wrong:
+            return self._named(np.asarray(made), right, values, case) or self._where(wrong, right, case)
+        if not isinstance(made.sharding, NamedSharding) or made.sharding.is_equivalent_to(held, right.ndim):
+            return None
+        return f"the numbers are right, but devices hold {made.sharding.spec}, and not {held.spec}."
+
+    def _close(self, have: Any, want: Any, right: Any) -> np.ndarray[Any, Any]:
+        return np.asarray(np.isclose(have, want, rtol=0, atol=self.tolerance * np.abs(right).max(initial=0)))
 
     def _equal(self, have: Any, want: Any, right: Any) -> bool:
-        return bool(np.allclose(have, want, rtol=0, atol=self.tolerance * np.abs(right).max(initial=0)))
+        return bool(self._close(have, want, right).all())
 
-    def _named(self, made: Any, right: Any, values: Any, case: Case) -> str:
+    def _named(self, made: Any, right: Any, values: Any, case: Case) -> str | None:
         """Wrong numbers, by the slip that they look like."""
-        n = f"{case.mesh.size} device{'s' * (case.mesh.size > 1)}, sizes {', '.join(f'{k} {v}' for k, v in case.sizes.items())}"
         if not np.isfinite(made).all():
-            return f"infinite or undefined numbers on {n}."
+            return f"infinite or undefined numbers{f': {self.undefined}' if self.undefined else '.'}"
         for hint, slip in self.slips.items():
             if self._equal(made, np.asarray(slip(case.mesh, *values)), right):
                 return f"{hint[0].lower()}{hint[1:]}"
         if times := _times_too_large(made, right):
-            counted = ": a sum that all devices have was summed over them once more" * (times in case.mesh.shape.values())
-            return f"all numbers are {times} times too large{counted}."
+            return f"all numbers are {times} times too large."
         if times := _times_too_large(right, made):
             return f"all numbers are {times} times too small."
-        lost = int((~made.reshape(len(made), -1).any(1) & right.reshape(len(made), -1).any(1)).sum())
-        if lost:
-            return f"{lost} of {len(made)} rows are zero."
-        return f"wrong numbers on {n}."
+        return None
+
+    def _where(self, wrong: Sequence[Any], right: Any, case: Case) -> str:
+        """Wrong numbers, by the rows that have them on the first device with any."""
+        part = min(wrong, key=lambda part: part.device.id)
+        have = np.asarray(part.data).reshape(len(part.data), -1)
+        rows = np.flatnonzero(~self._close(have, right[part.index].reshape(have.shape), right).all(1))
+        what = "wrong numbers" if have[rows].any() else "zeros"
+        sizes = ", ".join(f"{name} {size}" for name, size in case.sizes.items())
+        n = case.mesh.size
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
+        which = ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+        which = "all rows" if len(rows) == len(have) else f"row{'s' * (len(rows) > 1)} {which} of {len(have)}"
+        return f"device {part.device.id} of {n} has {what} in {which}, where sizes are {sizes}."
 
 
 def _times_too_large(made: Any, right: Any) -> int:
@@ -206,6 +222,15 @@ def hidden(program: Program) -> str | None:
     if part * program.devices <= 1 + 1e-9:
         return None
     return f"{part:.0%} of the matmul stands before all permutes or after them; multiply a part in every turn."
+
+
+def near(program: Program) -> str | None:
+    """The rule that permutes go to a neighbor, the devices being a ring."""
+    n = program.devices
+    nodes = [node for one in hlo.parse(program.text).computations.values() for node in one.instructions.values()]
+    sent = [pair for node in nodes if node.opcode in PERMUTES for pair in groups.pairs(node)]
+    links = max((min((a - b) % n, (b - a) % n) for a, b in sent), default=1)
+    return f"a permute goes over {links} links, and loads each; hand on to a neighbor what has come." if links > 1 else None
 
 
 def _times(program: Program) -> dict[str, int]:
