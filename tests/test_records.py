@@ -246,6 +246,22 @@ def test_the_key_is_the_same_in_every_version_of_jax():
     assert records.key(signed).endswith(" on v5e:2x2 caaa385ed6e9eebb")
 
 
+def test_what_jit_was_told_to_donate_is_part_of_the_key():
+    specs = array(P("X"), 128, 256), array(P("X"), 128, 256)
+
+    def step(state, gradient):
+        return state - gradient
+
+    def signed(fn):
+        return fingerprint.signature("step", "v5e:2x2", MESH, fn, specs, None, (), {})
+
+    donating = jax.jit(step, donate_argnums=0)
+    assert signed(jax.jit(step)) == signed(step) == signed(lambda *given: step(*given))
+    assert signed(donating) == signed(jax.jit(step, donate_argnames="state")) != signed(step)
+    assert signed(jax.jit(step, donate_argnums=1)) != signed(donating)
+    assert signed(lambda *given: donating(*given)) == signed(step)  # inside another function it has no effect
+
+
 # The pages
 
 PAGE = """\

@@ -66,6 +66,8 @@ def signature(
         jaxpr = jax.make_jaxpr(fn)(*specs)
     heavy = list(_operations(jaxpr))
     light = sorted({operation for operation in heavy if " " not in operation})
+    told = jaxpr.eqns[0].params["donated_invars"] if hasattr(fn, "lower") and jaxpr.eqns else ()
+    given_up = [i for i, is_donated in enumerate(told) if is_donated]
     return {
         "name": name,
         "slice": slice,
@@ -75,6 +77,7 @@ def signature(
         "results": [_array(aval) for aval in jaxpr.out_avals],
         "out": [_layout(leaf) for leaf in jax.tree.leaves(out)],
         "donate": sorted(donate),
+        **({"donated": given_up} if given_up else {}),  # what `jax.jit` was told
         "options": {option: str(value) for option, value in options.items()},
         "schedule": schedule,
         "operations": [operation for operation in heavy if " " in operation],
