@@ -66,7 +66,7 @@ def signature(
         jaxpr = jax.make_jaxpr(fn)(*specs)
     heavy = list(_operations(jaxpr))
     light = sorted({operation for operation in heavy if " " not in operation})
-    told = jaxpr.eqns[0].params["donated_invars"] if hasattr(fn, "lower") and jaxpr.eqns else ()
+    told = jaxpr.eqns[0].params.get("donated_invars", ()) if hasattr(fn, "lower") and jaxpr.eqns else ()  # none where JAX inlined it
     given_up = [i for i, is_donated in enumerate(told) if is_donated]
     return {
         "name": name,
