@@ -66,7 +66,8 @@ def signature(
         jaxpr = jax.make_jaxpr(fn)(*specs)
     heavy = list(_operations(jaxpr))
     light = sorted({operation for operation in heavy if " " not in operation})
-    told = jaxpr.eqns[0].params.get("donated_invars", ()) if hasattr(fn, "lower") and jaxpr.eqns else ()  # none where JAX inlined it
+    first = jaxpr.eqns[0].params if hasattr(fn, "lower") and jaxpr.eqns else {}
+    told = first.get("donated_invars", ())  # none where JAX takes a function apart
     given_up = [i for i, is_donated in enumerate(told) if is_donated]
     return {
         "name": name,
