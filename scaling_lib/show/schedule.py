@@ -93,18 +93,18 @@ class _Axis:
         left, right = self.x(start_s), self.x(end_s)
         return (left, right) if right - left >= _LEAST else (min(left, _RIGHT - _LEAST), min(left, _RIGHT - _LEAST) + _LEAST)
 
-    def draw(self, y: float) -> Iterator[str]:
+    def draw(self, top: float) -> Iterator[str]:
         long = (self.to_s - self.from_s) / self.scale
         power = 10.0 ** math.floor(math.log10(long / _TICKS))
         step = next(power * nice for nice in (1, 2, 5, 10) if long / (power * nice) <= _TICKS)
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
         for i in range(math.ceil(self.from_s / self.scale / step - 1e-9), math.floor(self.to_s / self.scale / step + 1e-9) + 1):
-            label = Label(f"{i * step:,.{digits}f}", self.x(i * step * self.scale), y + 16, "middle")
-            yield f'<path d="M{label.x:.1f} {y:.1f}v5" stroke="currentColor"/>'
+            label = Label(f"{i * step:,.{digits}f}", self.x(i * step * self.scale), top + 16, "middle")
+            yield f'<path d="M{label.x:.1f} {top:.1f}v5" stroke="currentColor"/>'
             if label.x - label.width / 2 - 4 >= _LEFT and label.x + label.width / 2 + 4 <= _RIGHT:
                 yield str(label)
-        yield f'<path d="M{_LEFT} {y:.1f}H{_RIGHT}" stroke="currentColor"/>'
-        yield str(Label(f"time ({self.unit})", (_LEFT + _RIGHT) / 2, y + 34, "middle"))
+        yield f'<path d="M{_LEFT} {top:.1f}H{_RIGHT}" stroke="currentColor"/>'
+        yield str(Label(f"time ({self.unit})", (_LEFT + _RIGHT) / 2, top + 34, "middle"))
 
 
 def _rows(operations: Sequence[Operation]) -> list[int]:

@@ -120,13 +120,13 @@ def shortened(text: str, most: int = 24) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def hatch(x: float, y: float, wide: float, high: float) -> str:
+def hatch(left: float, top: float, wide: float, high: float) -> str:
     """The path of lines from above right to below left, within a box; a pattern would vanish with the figure that has it."""
     lines = ""
     for step in range(math.ceil((wide + high) / _HATCH - 0.5)):
         along = (step + 0.5) * _HATCH
         right, down = min(along, wide), min(along, high)
-        lines += f"M{x + right:.1f} {y + along - right:.1f}L{x + along - down:.1f} {y + down:.1f}"
+        lines += f"M{left + right:.1f} {top + along - right:.1f}L{left + along - down:.1f} {top + down:.1f}"
     return lines
 
 
