@@ -292,6 +292,7 @@ def all_read_first(steps):
     return losses
 
 
+@pytest.mark.slow
 def test_wrong_cures_of_a_host_sync(monkeypatch):
     monkeypatch.setattr(faults, "_TRIES", 1)
     says(waiting(turned(lambda loss, _: np.asarray(loss), list)), r"still there\. The device .* \d+% .* waits for a result")
