@@ -51,8 +51,8 @@ def examples():
         shown = run(name, "--help").stdout.partition("Examples:\n")[2].replace("\\\n", " ")
         for line in filter(str.strip, shown.splitlines()):
             arguments = shlex.split(line)
-            slow = arguments[:2] == ["scaling-lib", "compile"] and "--plan" in arguments
-            yield pytest.param(arguments, id=" ".join(arguments[1:])[:60], marks=[pytest.mark.slow] * slow)
+            takes_a_minute = arguments[:2] == ["scaling-lib", "compile"] and "--plan" in arguments
+            yield pytest.param(arguments, id=" ".join(arguments[1:])[:60], marks=[pytest.mark.weekly] * takes_a_minute)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
