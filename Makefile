@@ -69,7 +69,7 @@ unit: $(READY)
 	$(PYTEST) -n auto -m "not book and not lab and not slow and not weekly"
 
 pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _build/screens
-	$(PYTEST) -m book -n 2 --dist loadgroup
+	$(PYTEST) -m "book and not weekly" -n 2 --dist loadgroup
 
 labs: $(READY) # one after the other: each may take 90 seconds of both cores, and some measure
 	$(PYTEST) -m "lab and not slow"

@@ -107,6 +107,7 @@ def test_the_first_screen_of_the_book_has_a_computed_number():
     assert all(value in first_words for _, value in shown)
 
 
+@pytest.mark.weekly
 def test_a_changed_catalog_value_turns_the_book_red(tmp_path):
     """Proof that the first test of this file can fail: build a copy of the book with another bandwidth for the v6e."""
     for name in ("chapters", "labs", "_ext", "_static", "scaling_lib"):
