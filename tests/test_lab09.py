@@ -1,6 +1,7 @@
 """Lab 9 as a reader works in it: each fault's figure before and after, cures of other kinds, and wrong ones told by name."""
 
 import functools
+import importlib.util
 import math
 import re
 import time
@@ -16,6 +17,8 @@ from jax import lax
 from scaling_lib.xla import faults, timeline
 from scaling_lib.xla.manual import collective_matmul
 from tests import cells
+
+needs_compiler = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="no TPU compiler for this platform")
 
 PAGE = Path(__file__).parents[1] / "labs/09-profiling.md"
 
@@ -160,9 +163,9 @@ def test_a_result_in_float32_is_told_where_there_is_no_compiler():
     says(float32(stream), "other numbers")
 
 
+@needs_compiler
 @pytest.mark.slow
 def test_wrong_cures_of_float32(monkeypatch):
-    pytest.importorskip("libtpu")
     monkeypatch.delenv("SCALING_LIB_RECORDS")
     lab = played()
 
@@ -344,9 +347,9 @@ def test_a_program_on_no_record_is_not_judged_where_there_is_no_compiler():
     says(exposed(in_two), "^Not judged: .* pip install")
 
 
+@needs_compiler
 @pytest.mark.slow
 def test_other_ways_to_wait_for_the_links(monkeypatch):
-    pytest.importorskip("libtpu")
     monkeypatch.delenv("SCALING_LIB_RECORDS")
     assert played()["wait"](jnp.matmul, played()["of_parts"](played()["slow_product"])).ok  # left to the compiler
     says(exposed(in_two), "still there")

@@ -82,16 +82,13 @@ def compare(profile: Profile, program: str, machine: Machine) -> tuple[Row, ...]
 
 def _costs(module: hlo.Module) -> Mapping[str, roofline.Cost]:
     """What one run of every operation outside of fusions needs; loops, calls and what moves nothing left out."""
-    around = ("while", "call", "conditional")
     free = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
     costs: dict[str, roofline.Cost] = {}
     for visit in hlo.walk(module):
         one = visit.instruction
-        path = [caller.name for caller in visit.callers if caller.opcode not in around]
-        if not path and one.opcode not in (*around, *free):
+        if visit.holder is one and one.opcode not in free:
             costs[one.name] = roofline.Cost(hbm_bytes=moved_bytes(one, visit.computation, module))
-        if one.opcode in ("dot", "convolution"):
+        if visit.holder and one.opcode in ("dot", "convolution"):
             dtype = units.dtype_name(visit.computation.instructions[one.operands[0]].arrays[0].dtype)
-            name = path[0] if path else one.name
-            costs[name] += roofline.Cost(flops={dtype: flops.of(visit)})
+            costs[visit.holder.name] += roofline.Cost(flops={dtype: flops.of(visit)})
     return costs

@@ -108,6 +108,9 @@ class Module:
     partitions: int
 
 
+_AROUND = ("while", "call", "conditional")
+
+
 class Visit(NamedTuple):
     """An instruction that runs: where it stands, how often it runs, and the instructions that call it, outermost first."""
 
@@ -115,6 +118,11 @@ class Visit(NamedTuple):
     computation: Computation
     times: int
     callers: tuple[Instruction, ...]
+
+    @property
+    def holder(self) -> Instruction | None:
+        """What runs as one: the fusion around this instruction, or itself; None for a loop or call, which holds others."""
+        return next((one for one in (*self.callers, self.instruction) if one.opcode not in _AROUND), None)
 
 
 def parse(text: str) -> Module:

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from scaling_lib.xla.program import Program, flops, hlo
 from scaling_lib.xla.timeline.durations import copied_bytes, moved_bytes
 
-_AROUND = ("while", "call", "conditional")
-
 
 class Work(NamedTuple):
     """FLOPs of an instruction's matmuls; bytes that a collective sends, a copy moves, or other work reads and writes."""
@@ -29,14 +27,14 @@ def work(program: Program) -> Mapping[str, Work]:
     found: dict[str, Work] = {}
     for visit in hlo.walk(module):
         one = visit.instruction
-        path = [caller for caller in visit.callers if caller.opcode not in _AROUND]
-        if not path and one.opcode not in _AROUND:
+        if not (holder := visit.holder):
+            continue
+        if holder is one:
             copies = one.opcode.startswith("copy") or one.opcode.endswith("-start")
             moved = copied_bytes(one) if copies else moved_bytes(one, visit.computation, module)
             found[one.name] = Work(0, moved)
-        name = path[0].name if path else one.name
         if one.opcode in ("dot", "convolution"):
-            found[name] = Work(found[name].flops + flops.of(visit), found[name].bytes)
-        if one.name in sent and not found[name].flops:
-            found[name] = Work(0, sent[one.name])
+            found[holder.name] = Work(found[holder.name].flops + flops.of(visit), found[holder.name].bytes)
+        if one.name in sent and not found[holder.name].flops:
+            found[holder.name] = Work(0, sent[one.name])
     return found
