@@ -1,9 +1,11 @@
-"""Sphinx extension of the course: records the numbers in the prose, and says when the book was run.
+"""Sphinx extension of the course: records the numbers in the prose, asks exercises, and says when the book was run.
 
 The text of each `{eval}` that a page shows goes to `_build/evals/<page>.json`, which a test compares with the committed
-notebook. The substitution `{{ checked }}` gives the month and the versions of this run.
+notebook. The substitution `{{ checked }}` gives the month and the versions of this run. An exercise says its minutes and
+level, and a check that nobody has answered becomes a form that `_static/check.js` judges.
 """
 
+import html
 import json
 import os
 from collections.abc import Sequence
@@ -12,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from myst_nb.core.execute.inline import ModifiedNotebookClient
+from myst_nb.core.render import MimeData, NbElementRenderer
 from myst_nb.ext.eval import EvalRoleAny
-from plain import checked
+from plain import LEVELS, checked, effort_in_words
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx_exercise.directive import ExerciseStartDirective
 
 _EVALS = "course_evals"  # key of a page's metadata, which Sphinx purges, and merges between processes, by itself
 
@@ -38,6 +43,36 @@ def eval_role(
         plain = [node.astext() for node in bundle.children if node.get("mime_type") == "text/plain"]
         environment.metadata[environment.docname].setdefault(_EVALS, []).append([role.text, "".join(plain)])
     return shown, messages
+
+
+class Exercise(ExerciseStartDirective):  # type: ignore[misc]
+    """The start of an exercise, which says in its first line how many `:minutes:` it takes and its `:level:`."""
+
+    option_spec = {  # noqa: RUF012
+        **ExerciseStartDirective.option_spec,
+        "minutes": directives.positive_int,
+        "level": lambda given: directives.choice(given, [str(level) for level in LEVELS]),
+    }
+
+    def run(self) -> list[nodes.Node]:
+        """The node that the end of the exercise closes, and the line."""
+        started: list[nodes.Node] = super().run()
+        if "minutes" in self.options:
+            started.append(nodes.paragraph("", effort_in_words(self.options), classes=["exercise-effort"]))
+        return started
+
+
+_plain_text = NbElementRenderer.render_text_plain
+
+
+def _form_or_text(self: NbElementRenderer, data: MimeData) -> list[nodes.Element]:
+    """A text output, or for a check that nobody has answered a form; its text stays where there are no scripts."""
+    shown: list[nodes.Element] = _plain_text(self, data)
+    if question := data.output_metadata.get("question"):
+        asked = f'<form class="check" data-question="{html.escape(json.dumps(question))}" hidden></form>'
+        shown[0]["classes"].append("check-text")
+        shown.append(nodes.raw("", asked, format="html"))
+    return shown
 
 
 def _define_checked(app: Sphinx, config: Config) -> None:
@@ -85,7 +120,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     # A kernel warns on start that it talks to this machine without encryption; a reader of `make book` need not see it.
     quiet = partialmethod(ModifiedNotebookClient.__init__, extra_arguments=["--log-level=ERROR"])
     ModifiedNotebookClient.__init__ = quiet
+    NbElementRenderer.render_text_plain = _form_or_text
     app.add_role("eval", eval_role, override=True)
+    app.setup_extension("sphinx_exercise")
+    app.add_directive("exercise-start", Exercise, override=True)
     app.connect("config-inited", _define_checked)
     app.connect("build-finished", _mend)
     app.connect("build-finished", _write_evals)

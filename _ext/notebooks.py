@@ -33,6 +33,7 @@ from plain import MYST, Book, PageError, PlainMarkdown, read_book
 ROOT = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT_S = 120
 IGNORED = "nbval-ignore-output"
+ANSWER = "answer"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 
@@ -64,6 +65,7 @@ def generate(
     it stays when a value or another cell changes.
     """
     notebook = read_page(md)
+    book = replace(book, substitutions={**book.substitutions, **_own(notebook)})
     page = PlainMarkdown(book, md, evaluate)
     lines = md.read_text(encoding="utf-8").split("\n")
     seen: Counter[str] = Counter()
@@ -90,9 +92,15 @@ def generate(
     notebook.metadata = {
         "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
         "language_info": {"name": "python", "pygments_lexer": "ipython3"},  # the book's highlighting knows `!` and `%`
-        "course": dict(book.substitutions),
+        "course": dict(book.substitutions),  # minutes, and when it was run
     }
     return notebook
+
+
+def _own(notebook: NotebookNode) -> dict[str, str]:
+    """What the page's own front matter defines, such as its minutes."""
+    own = notebook.metadata.get("myst", {}).get("substitutions", {})
+    return {name: str(value) for name, value in own.items()}
 
 
 def run(md: Path, timeout_s: int = CELL_TIMEOUT_S) -> NotebookNode:
@@ -150,7 +158,8 @@ def drift(md: Path) -> list[str]:
         return recorded[name].pop(0) if recorded[name] else "(no value recorded)"
 
     book = read_book(md.parent.parent)
-    book = replace(book, substitutions={**book.substitutions, **committed.metadata.get("course", {})})
+    recorded_too = {name: committed.metadata.get("course", {}).get(name, value) for name, value in book.substitutions.items()}
+    book = replace(book, substitutions=recorded_too)
     generated = generate(md, book, evaluate, lambda cell: None)
     found = _source_differences(_numbered(committed), _numbered(generated))
     for number, cell in _numbered(committed, "code"):
@@ -225,13 +234,20 @@ def _report(md: Path, found: list[str]) -> None:
         print(f"{md}: {difference}")
 
 
-def read_page(md: Path) -> NotebookNode:
-    """The cells of a page as written, not executed; MyST-NB reads them as for the book."""
+def read_page(md: Path, *, answers: bool = False) -> NotebookNode:
+    """The cells of a page as written, not executed; MyST-NB reads them as for the book.
+
+    A lab's answers, in cells tagged `answer`, are left out unless asked for: a lab is handed out without them.
+    """
     text = md.read_text(encoding="utf-8")
     try:
         notebook: NotebookNode = read_myst_markdown_notebook(text, MYST, add_source_map=True, path=md)
     except MystMetadataParsingError as error:
         raise PageError(f"{md}: {error}") from error
+    if md.parent.name == "labs" and not answers:
+        both = zip(notebook.cells, notebook.metadata.source_map, strict=True)
+        kept = [(cell, line) for cell, line in both if ANSWER not in cell.metadata.get("tags", [])]
+        notebook.cells, notebook.metadata.source_map = ([*parts] for parts in zip(*kept, strict=True))
     return notebook
 
 

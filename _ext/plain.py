@@ -61,6 +61,15 @@ class Book:
     substitutions: Mapping[str, str]
 
 
+LEVELS = {1: "one formula", 2: "some steps", 3: "a question to find one's way in"}
+"""How hard an exercise is."""
+
+
+def effort_in_words(options: Mapping[str, str]) -> str:
+    """What an exercise takes: its `minutes` and `level`."""
+    return f"{options['minutes']} minutes, level {options['level']} of {max(LEVELS)}"
+
+
 def checked() -> str:
     """When and with which versions the book was run: the value of the substitution `checked`."""
     python = f"{version_info.major}.{version_info.minor}"
@@ -164,7 +173,7 @@ class PlainMarkdown:
         below = line + 1 + offset
         match name:
             case "exercise-start" | "exercise-end" | "solution-start" | "solution-end":
-                return self._gate(name, argument, title, line)
+                return self._gate(name, argument, title, line, options)
             case "exercise":
                 return f"{self._exercise_heading(title)}\n\n{self._nested(body, below)}"
             case "solution":
@@ -194,7 +203,7 @@ class PlainMarkdown:
                 return "*Here the book shows how long each page took to run.*"
         raise self._error(line, f"unknown directive {{{name}}}: teach it to _ext/plain.py")
 
-    def _gate(self, name: str, argument: str, title: str, line: int) -> str:
+    def _gate(self, name: str, argument: str, title: str, line: int, options: Mapping[str, str]) -> str:
         """Opens or closes an exercise or a solution; only the opening of an exercise leaves text."""
         inside = "exercise" if self.exercise else "solution" if self.solution else ""
         kind, action = name.split("-")
@@ -202,7 +211,10 @@ class PlainMarkdown:
             raise self._error(line, f"{{{name}}} does not fit here: {inside or 'nothing'} is open")
         self.exercise = name == "exercise-start"
         self.solution = argument if name == "solution-start" else ""
-        return self._exercise_heading(title) + "\n" if self.exercise else ""
+        if not self.exercise:
+            return ""
+        effort = f"\n*{effort_in_words(options)}*\n" if "minutes" in options else ""
+        return f"{self._exercise_heading(title)}\n{effort}"
 
     def _exercise_heading(self, title: str) -> str:
         return "#" * min(self.heading_level + 1, 6) + (f" Exercise: {title}" if title else " Exercise")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from scaling_lib import units
 
@@ -26,14 +26,32 @@ SLIPS: Mapping[float, str] = {
 
 
 @dataclass(frozen=True)
+class Question:
+    """What an unanswered check asks, for a page that judges without Python, and for a grader.
+
+    `unit` is the answer's own, with no prefix. `verdicts` are tried in order: an answer within the relative `tolerance` of
+    `value` gets `words`; the first is right. `options` are the choices, where the answer is one of them and no number.
+    """
+
+    unit: str
+    verdicts: tuple[tuple[float | str, float, str], ...]
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """What the check says of an answer: `ok`, and `words` for the reader."""
+    """What the check says of an answer: `ok`, `words` for the reader, and the `question`, while there is no answer."""
 
     ok: bool
     words: str
+    question: Question | None = None
 
     def __repr__(self) -> str:
         return self.words
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, object]]:
+        """The words; in the metadata of the output the question, from which the book's page makes a form."""
+        return {"text/plain": self.words}, {"question": asdict(self.question)} if self.question else {}
 
 
 def answer(
@@ -60,22 +78,48 @@ def answer(
     """
     expected = units.number("expected", expected)
     units.number("tolerance", tolerance, minimum=0)
+    verdicts = [(expected, tolerance, f"Right: {units.human(expected, unit)}.")]
+    verdicts += [(wrong, tolerance, f"Not yet. {hint}") for wrong, hint in (slips or {}).items()]
+    if general:
+        verdicts += [(ratio * expected, min(tolerance, 0.02), f"Not yet: this is {hint}") for ratio, hint in SLIPS.items()]
     if given is ...:
-        return Verdict(False, "Not answered yet: replace the ... with your number.")
+        question = Question(unit, tuple((float(value), within, words) for value, within, words in verdicts))
+        return Verdict(False, "Not answered yet: replace the ... with your number.", question)
     try:
         value = units.number("answer", given)
     except ValueError as error:
         return Verdict(False, f"Not a number to check: {error}.")
-    if _close(value, expected, tolerance):
-        return Verdict(True, f"Right: {units.human(expected, unit)}.")
-    for wrong, hint in (slips or {}).items():
-        if _close(value, wrong, tolerance):
-            return Verdict(False, f"Not yet. {hint}")
-    for ratio, hint in SLIPS.items() if general else ():
-        if _close(value, ratio * expected, min(tolerance, 0.02)):
-            return Verdict(False, f"Not yet: this is {hint}")
+    for number, (near, within, words) in enumerate(verdicts):
+        if abs(value - near) <= within * abs(near):
+            return Verdict(number == 0, words)
     return Verdict(False, f"Not yet: {units.human(value, unit)} is too {'large' if value > expected else 'small'}.")
 
 
-def _close(a: float, b: float, tolerance: float) -> bool:
-    return abs(a - b) <= tolerance * abs(b)
+def choice(given: object, right: str, wrong: Mapping[str, str]) -> Verdict:
+    """Compare a reader's choice with the right one.
+
+    Args:
+        given: the reader's choice, a word; `...` while there is none yet.
+        right: the right choice, computed by the library in the exercise's own cell.
+        wrong: each other choice -> hint for who takes it.
+
+    Returns:
+        A verdict that shows as one sentence.
+
+    Raises:
+        ValueError: `wrong` is empty or has the right choice, too.
+    """
+    if not wrong or right in wrong:
+        raise ValueError(f"wrong={list(wrong)} must be the other choices beside {right!r}")
+    options = sorted([right, *wrong])
+    if given is ...:
+        verdicts = [(right, 0.0, f"Right: {right}."), *((other, 0.0, f"Not yet. {hint}") for other, hint in wrong.items())]
+        named = ", ".join(map(repr, options))
+        return Verdict(
+            False, f"Not answered yet: replace the ... with one of {named}.", Question("", tuple(verdicts), tuple(options))
+        )
+    if given == right:
+        return Verdict(True, f"Right: {right}.")
+    if isinstance(given, str) and given in wrong:
+        return Verdict(False, f"Not yet. {wrong[given]}")
+    return Verdict(False, f"{given!r} is none of the choices: {', '.join(map(repr, options))}.")
