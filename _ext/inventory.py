@@ -8,7 +8,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import yaml
@@ -60,10 +60,22 @@ class Page:
         return self.doc.startswith("labs/")
 
 
-def course(root: Path = ROOT) -> list[Page]:
+@cache
+def course(root: Path = ROOT) -> tuple[Page, ...]:
     """All chapters and labs, in the order in which the book has them."""
     contents = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
-    return [page(root / f"{doc}.md", root) for doc in _files(contents) if re.search(r"(^|/)\d\d\w?-", doc)]
+    return tuple(page(root / f"{doc}.md", root) for doc in _files(contents) if re.search(r"(^|/)\d\d\w?-", doc))
+
+
+@cache
+def takeaways(label: str, root: Path = ROOT) -> tuple[str, ...]:
+    """The takeaways of a section, in MyST; ValueError if there is no such section, or it has none."""
+    for section in (section for page in course(root) for section in page.sections):
+        if section.label == label:
+            if not section.takeaways:
+                raise ValueError(f"section {label} has no takeaway")
+            return section.takeaways
+    raise ValueError(f"no section has the label {label}")
 
 
 def _files(node: object) -> Iterator[str]:

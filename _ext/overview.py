@@ -8,28 +8,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any
 
 from docutils import nodes
 from docutils.parsers.rst import directives
-from inventory import ROOT, Exercise, Page, course
+from inventory import ROOT, Exercise, Page, course, takeaways
 from plain import LEVELS
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
-
-_course = cache(course)
-
-
-def section_takeaways(label: str) -> tuple[str, ...]:
-    """The takeaways of a section, in MyST; ValueError if there is no such section, or it has none."""
-    for page in _course():
-        for section in page.sections:
-            if section.label == label:
-                if not section.takeaways:
-                    raise ValueError(f"section {label} has no takeaway")
-                return section.takeaways
-    raise ValueError(f"no section has the label {label}")
 
 
 @dataclass(frozen=True)
@@ -88,7 +74,7 @@ class Takeaway(_Written):
         """A box."""
         label = self.arguments[0]
         try:
-            told = "\n\n".join(section_takeaways(label))
+            told = "\n\n".join(takeaways(label))
         except ValueError as error:
             return self.failed(error)
         added = "\n".join(self.content)
@@ -100,8 +86,8 @@ class ExerciseList(_Written):
 
     def run(self) -> list[nodes.Node]:
         """The tables."""
-        everything = [exercise for page in _course() for exercise in page.exercises]
-        titles = {page.doc: page.title for page in _course()}
+        everything = [exercise for page in course() for exercise in page.exercises]
+        titles = {page.doc: page.title for page in course()}
         text = []
         for level, words in LEVELS.items():
             found = sorted((each for each in everything if each.level == level), key=lambda each: each.minutes)
@@ -118,7 +104,7 @@ class LabList(_Written):
 
     def run(self) -> list[nodes.Node]:
         """The table."""
-        labs = [page for page in _course() if page.is_lab]
+        labs = [page for page in course() if page.is_lab]
         text = ["| lab | minutes | exercises | of level 1, 2, 3 |", "|---|---|---|---|"]
         for lab in labs:
             by_level = [sum(each.level == level for each in lab.exercises) for level in LEVELS]
@@ -134,7 +120,7 @@ class WrongAnswers(_Written):
 
     def run(self) -> list[nodes.Node]:
         """A list of exercises, each with its wrong answers."""
-        (page,) = (page for page in _course() if page.doc == self.arguments[0])
+        (page,) = (page for page in course() if page.doc == self.arguments[0])
         text = []
         for exercise in page.exercises:
             text.append(f"{_named(exercise)} ({exercise.minutes} minutes)\n")
@@ -152,7 +138,7 @@ class Plan(_Written):
     def run(self) -> list[nodes.Node]:
         """The timetable, and what it adds up to."""
         try:
-            items = list(plan_items(self.content, _course()))
+            items = list(plan_items(self.content, course()))
             check_fits(items, self.options["minutes"])
         except ValueError as error:
             return self.failed(error)
@@ -189,7 +175,7 @@ def _cell(text: str) -> str:
 
 def _outdated(app: Sphinx, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
     """Pages with lists are read again in every build: what they list stands elsewhere."""
-    _course.cache_clear()
+    course.cache_clear()
     listed = re.compile(r"\{(takeaway|exercise-list|lab-list|wrong-answers|plan)\}")
     return [doc for doc in env.found_docs if (path := ROOT / f"{doc}.md").exists() and listed.search(path.read_text("utf-8"))]
 

@@ -189,6 +189,8 @@ class PlainMarkdown:
                 return _quote("See also" if name == "seealso" else name.capitalize(), text)
             case "math":
                 return _math(f"{argument}\n{body}")
+            case "takeaway":
+                return self._takeaway(argument, body, line)
             case "code-block":
                 return f"```{argument}\n{body}\n```"
             case "figure":
@@ -215,6 +217,15 @@ class PlainMarkdown:
             return ""
         effort = f"\n*{effort_in_words(options)}*\n" if "minutes" in options else ""
         return f"{self._exercise_heading(title)}\n{effort}"
+
+    def _takeaway(self, label: str, body: str, line: int) -> str:
+        from inventory import takeaways  # it reads pages, for which it needs this module
+
+        try:
+            told = "\n\n".join(takeaways(label, self.book.root))
+        except ValueError as error:
+            raise self._error(line, str(error)) from error
+        return _quote(self._role("ref", label, line), self._nested(f"{told}\n\n{body}", line))
 
     def _exercise_heading(self, title: str) -> str:
         return "#" * min(self.heading_level + 1, 6) + (f" Exercise: {title}" if title else " Exercise")

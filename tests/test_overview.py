@@ -1,0 +1,104 @@
+"""What pages about the whole course list is what the pages say; plans fit their day."""
+
+import re
+from pathlib import Path
+
+import inventory
+import overview
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PLANS = re.compile(r"^(`{3,}|:{3,})\{plan\}\n(?P<options>(?::\w+: .+\n)+)(?P<lines>.*?)\n\1$", re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def course():
+    return inventory.course()
+
+
+def plans():
+    """Each plan of the book: where it stands, its minutes and its lines."""
+    found = []
+    for page in sorted((ROOT / "chapters").glob("*.md")):
+        for number, plan in enumerate(PLANS.finditer(page.read_text(encoding="utf-8")), 1):
+            options = dict(re.findall(r":(\w+): (.+)", plan["options"]))
+            found.append(pytest.param(int(options["minutes"]), plan["lines"].splitlines(), id=f"{page.stem} {number}"))
+    return found
+
+
+def test_every_chapter_and_lab_of_the_book_is_in_the_inventory(course):
+    numbered = {path.relative_to(ROOT).with_suffix("").as_posix() for path in ROOT.glob("[cl]*s/[0-9]*.md")}
+    assert {page.doc for page in course} == numbered
+
+
+def test_the_minutes_of_sections_add_up_to_those_of_reading(course):
+    for page in course:
+        if not page.is_lab:
+            text = (ROOT / f"{page.doc}.md").read_text(encoding="utf-8")
+            reading = int(re.search(r"^    reading: (\d+)$", text, re.M)[1])
+            assert sum(section.minutes for section in page.sections) == reading
+            assert page.minutes == reading + sum(map(int, re.findall(r"^:minutes: (\d+)$", text, re.M)))
+            assert all(section.label for section in page.sections)
+
+
+def test_every_takeaway_is_found_in_a_section(course):
+    for page in (page for page in course if not page.is_lab):
+        text = (ROOT / f"{page.doc}.md").read_text(encoding="utf-8")
+        found = [takeaway for section in page.sections for takeaway in section.takeaways]
+        assert len(found) == text.count("{admonition} Takeaway")
+        assert all(takeaway in text for takeaway in found)
+
+
+def test_there_are_more_than_a_hundred_exercises_and_each_says_what_it_takes_and_has_a_hint(course):
+    exercises = [exercise for page in course for exercise in page.exercises]
+    assert len(exercises) >= 100
+    for exercise in exercises:
+        assert 0 < exercise.minutes <= 40
+        assert exercise.level in (1, 2, 3)
+        assert exercise.title
+
+
+@pytest.mark.parametrize(("minutes", "lines"), plans())
+def test_a_plan_fits_its_day_and_can_be_shortened(minutes, lines, course):
+    items = list(overview.plan_items(lines, course))
+    overview.check_fits(items, minutes)
+    assert sum(item.minutes for item in items) >= 0.85 * minutes, "time is left over"
+    assert sum(item.minutes for item in items if item.optional) >= 0.1 * minutes, "little can be skipped"
+    longest = run = 0
+    for item in items:
+        run = 0 if item.kind == "break" else run + item.minutes
+        longest = max(longest, run)
+    assert longest <= 120, "nobody sits for longer than two hours"
+
+
+def test_a_plan_that_does_not_fit_is_an_error(course):
+    items = list(overview.plan_items(["section sec-rings", "optional lab 03-sharding", "break 15", "talk 5 Questions"], course))
+    rings = next(section.minutes for page in course for section in page.sections if section.label == "sec-rings")
+    lab = next(page.minutes for page in course if page.doc == "labs/03-sharding")
+    assert [item.minutes for item in items] == [rings, lab, 15, 5]
+    assert [item.optional for item in items] == [False, True, False, False]
+    overview.check_fits(items, rings + lab + 20)
+    with pytest.raises(ValueError, match=f"takes {rings + lab + 20} minutes, and there are {rings + lab + 19}"):
+        overview.check_fits(items, rings + lab + 19)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("section sec-none", "no section is called 'sec-none'"),
+        ("lab 99-none", "no lab is called '99-none'"),
+        ("lunch 60", "no line of a plan: 'lunch 60'"),
+        ("lab 03-sharding 600 all of it", "takes 60 minutes in all, so 600 are no part of it"),
+    ],
+)
+def test_a_line_that_names_nothing_says_so(line, words, course):
+    with pytest.raises(ValueError, match=words):
+        list(overview.plan_items([line], course))
+
+
+def test_a_section_without_a_takeaway_says_so():
+    assert "links" in " ".join(inventory.takeaways("sec-tori"))
+    with pytest.raises(ValueError, match="no section has the label sec-none"):
+        inventory.takeaways("sec-none")
+    with pytest.raises(ValueError, match="sec-in-short has no takeaway"):
+        inventory.takeaways("sec-in-short")
