@@ -82,17 +82,15 @@ def answer(
     verdicts += [(wrong, tolerance, f"Not yet. {hint}") for wrong, hint in (slips or {}).items()]
     if general:
         verdicts += [(ratio * expected, min(tolerance, 0.02), f"Not yet: this is {hint}") for ratio, hint in SLIPS.items()]
+    question = Question(unit, tuple((float(value), within, words) for value, within, words in verdicts))
     if given is ...:
-        question = Question(unit, tuple((float(value), within, words) for value, within, words in verdicts))
         return Verdict(False, "Not answered yet: replace the ... with your number.", question)
-    try:
-        value = units.number("answer", given)
-    except ValueError as error:
-        return Verdict(False, f"Not a number to check: {error}.")
-    for number, (near, within, words) in enumerate(verdicts):
-        if abs(value - near) <= within * abs(near):
-            return Verdict(number == 0, words)
-    return Verdict(False, f"Not yet: {units.human(value, unit)} is too {'large' if value > expected else 'small'}.")
+    return judge(question, given)
+
+
+def said(words: str) -> Verdict:
+    """The verdict that a lab's own check gives in words: right where they begin with "Right"."""
+    return Verdict(words.startswith("Right"), words)
 
 
 def choice(given: object, right: str, wrong: Mapping[str, str]) -> Verdict:
@@ -111,15 +109,27 @@ def choice(given: object, right: str, wrong: Mapping[str, str]) -> Verdict:
     """
     if not wrong or right in wrong:
         raise ValueError(f"wrong={list(wrong)} must be the other choices beside {right!r}")
-    options = sorted([right, *wrong])
+    verdicts = [(right, 0.0, f"Right: {right}."), *((other, 0.0, f"Not yet. {hint}") for other, hint in wrong.items())]
+    question = Question("", tuple(verdicts), tuple(sorted([right, *wrong])))
     if given is ...:
-        verdicts = [(right, 0.0, f"Right: {right}."), *((other, 0.0, f"Not yet. {hint}") for other, hint in wrong.items())]
-        named = ", ".join(map(repr, options))
-        return Verdict(
-            False, f"Not answered yet: replace the ... with one of {named}.", Question("", tuple(verdicts), tuple(options))
-        )
-    if given == right:
-        return Verdict(True, f"Right: {right}.")
-    if isinstance(given, str) and given in wrong:
-        return Verdict(False, f"Not yet. {wrong[given]}")
-    return Verdict(False, f"{given!r} is none of the choices: {', '.join(map(repr, options))}.")
+        named = ", ".join(map(repr, question.options))
+        return Verdict(False, f"Not answered yet: replace the ... with one of {named}.", question)
+    return judge(question, given)
+
+
+def judge(question: Question, given: object) -> Verdict:
+    """What a check says of an answer, from its question alone."""
+    if question.options:
+        for number, (option, _, words) in enumerate(question.verdicts):
+            if isinstance(given, str) and given == option:
+                return Verdict(number == 0, words)
+        return Verdict(False, f"{given!r} is none of the choices: {', '.join(map(repr, question.options))}.")
+    try:
+        value = units.number("answer", given)
+    except ValueError as error:
+        return Verdict(False, f"Not a number to check: {error}.")
+    for number, (near, within, words) in enumerate(question.verdicts):
+        if abs(value - float(near)) <= within * abs(float(near)):
+            return Verdict(number == 0, words)
+    size = "large" if value > float(question.verdicts[0][0]) else "small"
+    return Verdict(False, f"Not yet: {units.human(value, question.unit)} is too {size}.")
