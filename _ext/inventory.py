@@ -161,7 +161,7 @@ def _of_lab(doc: str, notebook: NotebookNode) -> Iterator[Exercise]:
     asked = ""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            lines = [line for line in cell.source.splitlines() if line.strip()]
+            lines = [line for line in cell.source.splitlines() if re.search(r"^[^:`].*\w", line)]
             asked = lines[-1].lstrip("#*->0123456789. ").rstrip("*:") if lines else asked
         elif "minutes" in cell.metadata and ANSWER not in cell.metadata.get("tags", []):
             yield Exercise(doc, "", asked, cell.metadata["minutes"], cell.metadata["level"], _hints(cell.source))
