@@ -1,7 +1,7 @@
 """Sphinx extension for the pages that look at the whole course; what they list stands in the pages that they list.
 
 `takeaway` shows those of a section, above what the page adds. `exercise-list` has every exercise by level and time.
-`wrong-answers` has those of one page that a hint is for. `plan` is the timetable of a workshop day.
+`decks` links the slides, `wrong-answers` has those of one page that a hint is for, `plan` is the timetable of a workshop day.
 """
 
 import re
@@ -113,6 +113,18 @@ class LabList(_Written):
         return self.parsed("\n".join(text))
 
 
+class Decks(SphinxDirective):
+    """The slides of each chapter."""
+
+    def run(self) -> list[nodes.Node]:
+        """A list of links; the decks are written after the pages."""
+        found = nodes.bullet_list()
+        for page in (page for page in course() if not page.is_lab):
+            link = nodes.reference("", page.title, refuri=f"../slides/{page.doc.removeprefix('chapters/')}.html")
+            found += nodes.list_item("", nodes.paragraph("", "", link))
+        return [found]
+
+
 class WrongAnswers(_Written):
     """For one page: its exercises, and the wrong answers that have a hint."""
 
@@ -176,7 +188,7 @@ def _cell(text: str) -> str:
 def _outdated(app: Sphinx, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
     """Pages with lists are read again in every build: what they list stands elsewhere."""
     course.cache_clear()
-    listed = re.compile(r"\{(takeaway|exercise-list|lab-list|wrong-answers|plan)\}")
+    listed = re.compile(r"\{(takeaway|exercise-list|lab-list|decks|wrong-answers|plan)\}")
     return [doc for doc in env.found_docs if (path := ROOT / f"{doc}.md").exists() and listed.search(path.read_text("utf-8"))]
 
 
@@ -186,6 +198,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "takeaway": Takeaway,
         "exercise-list": ExerciseList,
         "lab-list": LabList,
+        "decks": Decks,
         "wrong-answers": WrongAnswers,
         "plan": Plan,
     }.items():

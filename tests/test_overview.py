@@ -8,7 +8,7 @@ import overview
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PLANS = re.compile(r"^(`{3,}|:{3,})\{plan\}\n(?P<options>(?::\w+: .+\n)+)(?P<lines>.*?)\n\1$", re.M | re.S)
+PLANS = re.compile(r"^(`{3,}|:{3,})\{plan\}\n(?P<options>(?::\w+: [^\n]+\n)+)(?P<lines>.*?)\n\1$", re.M | re.S)
 
 
 @pytest.fixture(scope="module")
