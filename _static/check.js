@@ -1,7 +1,7 @@
 // Judges an answer on the page, without Python: the same verdicts, in the same order, as scaling_lib.show.check.
 (() => {
   const number = (text) => {
-    const plain = text.replace(/[,_\s]/g, "").replace(/\^/g, "**").replace(/×/g, "*").replace(/−/g, "-");
+    const plain = text.replace(/,(?=\d{3}(?!\d))|[_\s]/g, "").replace(/\^/g, "**").replace(/×/g, "*").replace(/−/g, "-");
     if (!/^[\d.eE+\-*/()]+$/.test(plain)) return NaN; // arithmetic of numbers, and nothing else, is evaluated
     try {
       return Function(`"use strict"; return (${plain});`)();
@@ -23,8 +23,9 @@
     const label = document.createElement("label");
     label.append(question.unit ? `Your answer, in ${question.unit} ` : "Your answer ");
     const field = document.createElement(question.options.length ? "select" : "input");
-    for (const option of question.options) field.append(new Option(option));
+    if (question.options.length) field.append(...["", ...question.options].map((option) => new Option(option)));
     field.autocomplete = "off";
+    field.required = true;
     label.append(field);
     const button = document.createElement("button");
     button.textContent = "Check";
@@ -32,7 +33,6 @@
     form.replaceChildren(label, button, verdict);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (!field.value.trim()) return;
       verdict.textContent = judge(question, field.value.trim());
       verdict.className = verdict.textContent.startsWith("Right") ? "right" : "not-yet";
     });
