@@ -48,7 +48,7 @@ class Watch:
         elif event in _CHANGES or event == "shutil.rmtree":
             for path in args[: 2 if event in ("os.rename", "os.link") else 1]:
                 self._file(path, writes=True)
-        elif event in ("os.listdir", "os.scandir"):
+        elif event in ("os.listdir", "os.scandir") and args[0] != "/dev":
             self._file(args[0], writes=False)
         elif event in ("socket.connect", "socket.sendto"):
             address = args[1]

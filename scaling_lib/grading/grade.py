@@ -94,7 +94,9 @@ class Report:
 
 
 def open_lab(path: Path, limits: sandbox.Limits, jobs: int = 2) -> Lab:
-    """Read a handed-out notebook, and run it twice, unanswered, to learn what it asks.
+    """Read a handed-out notebook, and run it unanswered to learn what it asks; twice, where it holds no outputs.
+
+    Where the right value is another each time, it is this machine's own, and no answer from elsewhere can be judged by it.
 
     Raises:
         ValueError: it is no notebook, asks for nothing, or does not run here.
@@ -104,27 +106,38 @@ def open_lab(path: Path, limits: sandbox.Limits, jobs: int = 2) -> Lab:
     if not any(cell.asked for cell in cells):
         raise ValueError(f"{path} has no exercise: no code cell with a {notebook.TODO}")
     steps = notebook.unanswered(cells).steps
+    kept = recorded(read)
     with ThreadPoolExecutor(jobs) as pool:
-        first, second = pool.map(lambda _: sandbox.run(steps, limits), range(2))
-    for one in (first, second):
+        runs = list(pool.map(lambda _: sandbox.run(steps, limits), range(1 if kept else 2)))
+    for one in runs:
         if one.stopped:
             raise ValueError(f"{path} does not run here: it {one.stopped}{_last(one.tail)}")
     exercises = {}
     for number, cell in enumerate(cells):
         if cell.asked:
-            asked, again = (_question(one.lines.get(number, {})) for one in (first, second))
-            if error := first.lines.get(number, {}).get("error"):
+            if error := runs[0].lines.get(number, {}).get("error"):
                 raise ValueError(f"{path} does not run here: the cell of {', '.join(cell.asked)} ends in {error}")
+            asked, *others = [_question(one.lines.get(number, {}).get("question")) for one in runs]
+            again = others[0] if others else kept.get(number)
             exercises[number] = Exercise(cell.asked, cell.level, asked, not _same(asked, again))
-    return Lab(path, notebook.title(read), cells, exercises, first.guards)
+    return Lab(path, notebook.title(read), cells, exercises, runs[0].guards)
+
+
+def recorded(read: Mapping[str, Any]) -> dict[int, check.Question]:
+    """The questions in a notebook's outputs, where it has been run: number of the code cell -> question."""
+    found = {}
+    for number, cell in enumerate(cell for cell in read["cells"] if cell.get("cell_type") == "code"):
+        for output in cell.get("outputs", []):
+            if asked := _question(output.get("metadata", {}).get("question")):
+                found[number] = asked
+    return found
 
 
 def _last(tail: str) -> str:
     return f"; it said: {tail.splitlines()[-1]}" if tail else ""
 
 
-def _question(line: Mapping[str, Any]) -> check.Question | None:
-    asked = line.get("question")
+def _question(asked: Any) -> check.Question | None:
     if not asked:
         return None
     verdicts = tuple((value, within, words) for value, within, words in asked["verdicts"])

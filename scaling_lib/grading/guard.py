@@ -53,7 +53,7 @@ def landlock(read: Iterable[str], write: Iterable[str]) -> bool:
     if rules < 0:
         return False
     reads = {path: _EXECUTE | _READ | _LIST for path in read}
-    for path, rights in {**reads, "/dev/null": _READ | _WRITE, **dict.fromkeys(write, handled)}.items():
+    for path, rights in {"/dev": _LIST, **reads, "/dev/null": _READ | _WRITE, **dict.fromkeys(write, handled)}.items():
         with suppress(FileNotFoundError):
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
             allowed = rights & handled & (handled if stat.S_ISDIR(os.fstat(place).st_mode) else _OF_FILES)
