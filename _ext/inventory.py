@@ -34,7 +34,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Exercise:
-    """An exercise: its title, or in a lab the question asked; and each wrong answer that has a hint, as code -> the hint."""
+    """An exercise: its title, and each wrong answer that has a hint, as code -> the hint.
+
+    Where code is asked the check explains what is wrong; the one hint is the sentence above the cell, for no answer.
+    """
 
     doc: str
     label: str
@@ -158,13 +161,19 @@ def _of_chapter(doc: str, notebook: NotebookNode) -> Iterator[Exercise]:
 
 
 def _of_lab(doc: str, notebook: NotebookNode) -> Iterator[Exercise]:
-    asked = ""
+    """An exercise that asks for a number has its question for a title; one that asks for code has its heading and name."""
+    asked = heading = ""
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
+            headings = re.findall(r"^#+ (.+)$", cell.source, re.M)
+            heading = headings[-1] if headings else heading
             lines = [line for line in cell.source.splitlines() if re.search(r"^[^:`].*\w", line)]
-            asked = lines[-1].lstrip("#*->0123456789. ").rstrip("*:") if lines else asked
+            asked = re.sub(r"^\*?\(\d+ minutes\)\*? *|^[#*>\d. -]+|[*:]+$", "", lines[-1]) if lines else asked
         elif "minutes" in cell.metadata and ANSWER not in cell.metadata.get("tags", []):
-            yield Exercise(doc, "", asked, cell.metadata["minutes"], cell.metadata["level"], _hints(cell.source))
+            hints = _hints(cell.source)
+            (name, *_) = re.findall(r"^(?:def )?(your_\w+|\w+)\b", cell.source[cell.source.find("your_") :], re.M)
+            title = asked if hints else f"{heading}: `{name}`"
+            yield Exercise(doc, "", title, cell.metadata["minutes"], cell.metadata["level"], hints or (("", asked),))
 
 
 def _hints(code: str) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from docutils import nodes
 from docutils.parsers.rst import directives
 from inventory import ROOT, Exercise, Page, course, takeaways
-from plain import LEVELS
+from plain import LEVELS, escaped
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -136,7 +136,7 @@ class WrongAnswers(_Written):
         text = []
         for exercise in page.exercises:
             text.append(f"{_named(exercise)} ({exercise.minutes} minutes)\n")
-            text += [f"- `{_cell(wrong)}`: {hint}" for wrong, hint in exercise.hints]
+            text += [f"- `{wrong}`: {escaped(hint)}" if wrong else f"- *{hint}*" for wrong, hint in exercise.hints]
             text.append("")
         return self.parsed("\n".join(text))
 

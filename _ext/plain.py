@@ -254,7 +254,7 @@ class PlainMarkdown:
                 except ValueError as error:
                     raise self._error(line, f"{{eval}}`{content}`: {error}") from error
                 self.values.append((content, value))
-                return _escaped(value)
+                return escaped(value)
             case "ref" | "numref":
                 if target.lower() not in self.book.labels:
                     raise self._error(line, f"unknown label {target!r}")
@@ -346,7 +346,7 @@ def _math(body: str) -> str:
     return "\n\n".join(f"$$\n{equation}\n$$" for equation in equations)
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
     """The value with what Markdown would read as markup escaped."""
     return re.sub(r"[\\`*$<|~]|(?<!\w)_|_(?!\w)", r"\\\g<0>", value)
 
