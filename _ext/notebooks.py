@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT_S = 120
 IGNORED = "nbval-ignore-output"
 ANSWER = "answer"
+_ANSWER_CELL = re.compile(rf"^```\{{code-cell\}}[^\n]*\n:tags: \[{ANSWER}\]\n.*?^```$", re.M | re.S)
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 
@@ -67,7 +68,7 @@ def generate(
     notebook = read_page(md)
     book = replace(book, substitutions={**book.substitutions, **_own(notebook)})
     page = PlainMarkdown(book, md, evaluate)
-    lines = md.read_text(encoding="utf-8").split("\n")
+    lines = _page_text(md).split("\n")
     seen: Counter[str] = Counter()
     for cell, start in zip(notebook.cells, notebook.metadata.source_map, strict=True):
         digest = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:12]
@@ -239,16 +240,22 @@ def read_page(md: Path, *, answers: bool = False) -> NotebookNode:
 
     A lab's answers, in cells tagged `answer`, are left out unless asked for: a lab is handed out without them.
     """
-    text = md.read_text(encoding="utf-8")
     try:
+        text = _page_text(md, answers=answers)
         notebook: NotebookNode = read_myst_markdown_notebook(text, MYST, add_source_map=True, path=md)
     except MystMetadataParsingError as error:
         raise PageError(f"{md}: {error}") from error
-    if md.parent.name == "labs" and not answers:
-        both = zip(notebook.cells, notebook.metadata.source_map, strict=True)
-        kept = [(cell, line) for cell, line in both if ANSWER not in cell.metadata.get("tags", [])]
-        notebook.cells, notebook.metadata.source_map = ([*parts] for parts in zip(*kept, strict=True))
     return notebook
+
+
+def _page_text(md: Path, *, answers: bool = False) -> str:
+    text = md.read_text(encoding="utf-8")
+    return handed_out(text) if md.parent.name == "labs" and not answers else text
+
+
+def handed_out(lab: str) -> str:
+    """The text of a lab without the cells of its answers; the lines of all else keep their numbers."""
+    return _ANSWER_CELL.sub(lambda cell: "\n" * cell[0].count("\n"), lab)
 
 
 def _read_notebook(path: Path) -> NotebookNode:
