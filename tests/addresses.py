@@ -15,6 +15,8 @@ REPOSITORY = "https://github.com/scaling-course/scaling-course"
 IN_REPOSITORY = re.compile(
     r"https://(?:github\.com|colab\.research\.google\.com/github)/scaling-course/scaling-course/(?:blob|tree|raw|edit)/main/([^?#]+)"
 )
+ADDED = {"scaling-course.pdf", "scaling-course-offline.zip"}
+"""Files that the workflow adds to the published site."""
 BINDER = "https://mybinder.org/v2/gh/scaling-course/scaling-course/main"
 
 
@@ -75,6 +77,8 @@ def lost_in_repository(url: str) -> str:
 def lost_in_site(url: str, start: Path, site: Path) -> str:
     """What a link of a page of the built book does not find in it."""
     if url.startswith(SITE):
+        if url.removeprefix(SITE) in ADDED:
+            return ""
         url, start = url.removeprefix(SITE) or "index.html", site / "index.html"
     if re.match(r"[a-z][a-z+.-]*:|//", url):
         return lost_in_repository(url)
