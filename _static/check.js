@@ -21,7 +21,8 @@
   const make = (form) => {
     const question = JSON.parse(form.dataset.question);
     const label = document.createElement("label");
-    label.append(question.unit ? `Your answer, in ${question.unit} ` : "Your answer ");
+    const unit = { s: "seconds", B: "bytes" }[question.unit] ?? question.unit;
+    label.append(unit ? `Your answer, in ${unit} ` : "Your answer ");
     const field = document.createElement(question.options.length ? "select" : "input");
     if (question.options.length) field.append(...["", ...question.options].map((option) => new Option(option)));
     field.autocomplete = "off";
