@@ -20,7 +20,9 @@ DOCUMENTS = sorted(
 )
 MODULES = sorted([*(ROOT / "scaling_lib").rglob("*.py"), *(ROOT / "_ext").rglob("*.py")])
 CHUNK = re.compile(r"[^\s—–()\[\]{},;\"“”|→<>]+")
-"""What stands between spaces or dashes; with a digit or with signs inside, as an address, a path or a label, it is no word."""
+"""What stands between spaces or dashes."""
+SIGNS = re.compile(r"[\d_./@:\\²³µ·+=]|^(sec|ch|ex)-")
+"""In what is no word: a number, an address, a path, a formula, a label."""
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 NAME = re.compile(r"[A-Z]{2}|[a-z][A-Z]|^.?$")
 """No word either: an acronym, a name with a capital inside it, one letter."""
@@ -79,9 +81,7 @@ def unknown(prose: Iterator[tuple[int, str]], dictionary: hunspell.Hunspell) -> 
     found = []
     for line, text in prose:
         chunks = (chunk.strip(".:!?'*`…") for chunk in CHUNK.findall(text.replace("’", "'")))
-        words = [
-            word for chunk in chunks if not re.search(r"[\d_./@:\\²³µ·+=]|^(sec|ch|ex)-", chunk) for word in WORD.findall(chunk)
-        ]
+        words = [word for chunk in chunks if not SIGNS.search(chunk) for word in WORD.findall(chunk)]
         stems = [word.removesuffix("'s") for word in words]
         found += [f"line {line}: {stem}" for stem in stems if not NAME.search(stem) and not dictionary.spell(stem)]
     return found
