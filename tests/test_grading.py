@@ -382,6 +382,16 @@ def test_submissions_do_not_see_each_other_nor_what_one_left(lab, tmp_path):
         assert attack(lab, tmp_path, code).marks[1].passed
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a network of one's own is Linux's")
+def test_the_network_of_a_submission_is_its_own_where_that_is_allowed(lab, tmp_path):
+    code = "import socket\nserver = socket.create_server(('127.0.0.1', 0))\n"
+    code += "with socket.create_connection(server.getsockname()): pass\nprint('links:', socket.if_nameindex())"
+    report = attack(lab, tmp_path, code)
+    assert report.marks[1].passed, report.text()
+    links = attack(lab, tmp_path, "import socket\nassert len(socket.if_nameindex()) == 1, socket.if_nameindex()").marks[1]
+    assert links.passed == (report.guards["network"] == "its own network")
+
+
 def test_the_environment_is_not_the_graders(lab, tmp_path, monkeypatch):
     monkeypatch.setenv("GRADER_TOKEN", "secret")
     assert attack(lab, tmp_path, "import os\nassert 'GRADER_TOKEN' not in os.environ").marks[1].passed

@@ -192,7 +192,7 @@ def main() -> int:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.setsid()
-            os.chdir(config["folder"])
+            os.chdir(os.path.join(config["folder"], "work"))
             print(json.dumps({"guards": confine(config)}), flush=True)
             os.dup2(config["output"], 1)
             os.dup2(config["output"], 2)
