@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import editions
+import nbformat
+import notebooks
 
 ROOT = Path(__file__).parents[1]
 OFFLINE = Path(__file__).parent / "offline"
@@ -36,7 +38,7 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def contents(html: Path, notebooks: Path, pdf: Path, wheel: Path) -> Iterator[tuple[str, Path | str]]:
+def contents(html: Path, pdf: Path, wheel: Path) -> Iterator[tuple[str, Path | str]]:
     """What goes into the bundle: a path in it, and a file or a text."""
     has_pdf = pdf.is_file()
     words = "    Or read scaling-course.pdf, the whole book with its solutions at the end.\n" if has_pdf else ""
@@ -50,8 +52,9 @@ def contents(html: Path, notebooks: Path, pdf: Path, wheel: Path) -> Iterator[tu
         yield name, ROOT / name
     for path in sorted((ROOT / "constraints").glob("*.txt")):
         yield f"constraints/{path.name}", path
-    for path in sorted(notebooks.glob("chapters/*.ipynb")) + sorted(notebooks.glob("labs/*.ipynb")):
-        yield f"notebooks/{path.relative_to(notebooks).as_posix()}", path
+    for page in notebooks.pages():
+        text: str = nbformat.writes(editions.student(page))  # type: ignore[no-untyped-call]
+        yield f"notebooks/{page.relative_to(ROOT).with_suffix('.ipynb').as_posix()}", text
     for path in sorted(path for path in html.rglob("*") if path.is_file()):
         yield f"site/{path.relative_to(html).as_posix()}", path
 
@@ -63,9 +66,7 @@ def write(html: Path, pdf: Path, out: Path) -> int:
     unfinished = out.with_suffix(".part")
     try:
         with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(unfinished, "w") as archive:
-            made = Path(folder)
-            editions.write(made / "editions")
-            for name, content in contents(html, made / "editions/students", pdf, build_wheel(made)):
+            for name, content in contents(html, pdf, build_wheel(Path(folder))):
                 method = zipfile.ZIP_STORED if Path(name).suffix in SMALL_ALREADY else zipfile.ZIP_DEFLATED
                 if isinstance(content, str):
                     archive.writestr(f"{NAME}/{name}", content, method)
@@ -89,7 +90,7 @@ def main() -> int:
     given = parser.parse_args()
     try:
         size = write(given.html, given.pdf, given.out)
-    except (BundleError, editions.EditionError) as error:
+    except BundleError as error:
         print(f"bundle: {error}", file=sys.stderr)
         return 1
     print(f"{given.out}: {size / 1e6:.1f} MB, {'with' if given.pdf.is_file() else 'without'} the PDF")
