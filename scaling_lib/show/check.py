@@ -83,8 +83,6 @@ def answer(
     if general:
         verdicts += [(ratio * expected, min(tolerance, 0.02), f"Not yet: this is {hint}") for ratio, hint in SLIPS.items()]
     question = Question(unit, tuple((float(value), within, words) for value, within, words in verdicts))
-    if given is ...:
-        return Verdict(False, "Not answered yet: replace the ... with your number.", question)
     return judge(question, given)
 
 
@@ -111,19 +109,20 @@ def choice(given: object, right: str, wrong: Mapping[str, str]) -> Verdict:
         raise ValueError(f"wrong={list(wrong)} must be the other choices beside {right!r}")
     verdicts = [(right, 0.0, f"Right: {right}."), *((other, 0.0, f"Not yet. {hint}") for other, hint in wrong.items())]
     question = Question("", tuple(verdicts), tuple(sorted([right, *wrong])))
-    if given is ...:
-        named = ", ".join(map(repr, question.options))
-        return Verdict(False, f"Not answered yet: replace the ... with one of {named}.", question)
     return judge(question, given)
 
 
 def judge(question: Question, given: object) -> Verdict:
-    """What a check says of an answer, from its question alone."""
+    """What a check says of an answer, `...` while there is none, from its question alone."""
+    options = ", ".join(map(repr, question.options))
+    if given is ...:
+        what = f"one of {options}" if options else "your number"
+        return Verdict(False, f"Not answered yet: replace the ... with {what}.", question)
     if question.options:
         for number, (option, _, words) in enumerate(question.verdicts):
             if isinstance(given, str) and given == option:
                 return Verdict(number == 0, words)
-        return Verdict(False, f"{given!r} is none of the choices: {', '.join(map(repr, question.options))}.")
+        return Verdict(False, f"{given!r} is none of the choices: {options}.")
     try:
         value = units.number("answer", given)
     except ValueError as error:
