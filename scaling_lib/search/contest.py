@@ -88,6 +88,11 @@ class Score:
         return next((medal for medal, most in MEDALS.items() if self.fits and self.ratio <= most), None)
 
     @property
+    def ok(self) -> bool:
+        """Whether it wins gold, which labs ask for."""
+        return self.medal == "gold"
+
+    @property
     def band(self) -> str:
         """The two ratios, the smaller first."""
         low, high = sorted((self.hidden_ratio, self.shown_ratio))

@@ -74,6 +74,11 @@ class Score:
         """A name in `contest.MEDALS`; None for dearer fleets, and for those that miss a limit."""
         return next((medal for medal, most in MEDALS.items() if self.meets and self.ratio <= most * (1 + 1e-9)), None)
 
+    @property
+    def ok(self) -> bool:
+        """Whether it wins gold, which labs ask for."""
+        return self.medal == "gold"
+
     def __str__(self) -> str:
         first, *others = str(self.trial).splitlines()
         lines = [f"{first}, {self.ratio:.2f} times the best, {self.medal or 'no medal'}", *others]
