@@ -213,9 +213,14 @@ def test_a_readers_fleet_gets_its_line_on_the_board():
 
 def test_a_fleet_that_cannot_run_says_why():
     lab = played()
-    assert "Not answered yet" in lab["entry"](..., lab["chat"])
-    assert "against the rules" in lab["entry"](Fleet(slice="v6e:2x2", layout=Layout(tensor=4), batch=64), lab["documents"])
-    assert "devices" in lab["entry"](Fleet(slice="v6e:2x2", layout=Layout(tensor=8), batch=64), lab["chat"])
+    refused = {
+        "Not answered yet": lab["entry"](..., lab["chat"]),
+        "against the rules": lab["entry"](Fleet(slice="v6e:2x2", layout=Layout(tensor=4), batch=64), lab["documents"]),
+        "devices": lab["entry"](Fleet(slice="v6e:2x2", layout=Layout(tensor=8), batch=64), lab["chat"]),
+    }
+    for words, verdict in refused.items():
+        assert not verdict.ok
+        assert words in verdict.words
 
 
 def test_no_other_fleet_that_the_lab_names_is_cheaper_and_keeps_its_promises():
