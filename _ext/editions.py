@@ -6,7 +6,6 @@ Students get labs as they are handed out, and chapters without solutions. In the
 and solutions stay. Both come from the committed notebooks; nothing is run.
 """
 
-import copy
 import os
 import re
 import shutil
@@ -84,7 +83,7 @@ def _of(answer: str, names: Sequence[str]) -> str:
 
 def _bare(page: Path) -> NotebookNode:
     """The committed notebook without what its run left, and with links that lead somewhere from a student's folder."""
-    notebook: NotebookNode = copy.deepcopy(nbformat.read(page.with_suffix(".ipynb"), as_version=4))
+    notebook: NotebookNode = nbformat.read(page.with_suffix(".ipynb"), as_version=4)  # type: ignore[no-untyped-call]
     notebook.metadata.pop("widgets", None)
 
     def leads(match: re.Match[str]) -> str:
@@ -124,7 +123,7 @@ def write(folder: Path = FOLDER, root: Path = ROOT) -> list[Path]:
             for name, make in (("students", student), ("answers", answers)):
                 path = new / name / page.relative_to(root).with_suffix(".ipynb")
                 path.parent.mkdir(parents=True, exist_ok=True)
-                nbformat.write(make(page), path)
+                nbformat.write(make(page), path)  # type: ignore[no-untyped-call]
                 written.append(folder / path.relative_to(new))
         shutil.rmtree(folder, ignore_errors=True)
         new.replace(folder)

@@ -134,7 +134,7 @@ def run(plan: dict[str, Any], report: int) -> None:
         printed, line = io.StringIO(), dict[str, Any]()
         signal.setitimer(signal.ITIMER_REAL, plan["cell_s"])
         try:
-            done = shell.run_cell(step["source"])
+            done = shell.run_cell(step["source"])  # type: ignore[no-untyped-call]
             error = done.error_before_exec or done.error_in_exec
             if not error and step["check"]:
                 with contextlib.redirect_stdout(printed):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from scaling_lib.grading import notebook, sandbox
@@ -152,7 +153,7 @@ def _same(first: check.Question | None, second: check.Question | None) -> bool:
     return a == b if isinstance(a, str) or isinstance(b, str) else math.isclose(a, b, rel_tol=1e-9)
 
 
-def grade(lab: Lab, path: Path, limits: sandbox.Limits, name: str = "") -> Report:
+def grade(lab: Lab, path: Path, limits: sandbox.Limits, name: str = "", end: Event | None = None) -> Report:
     """Grade one submission; whatever is wrong with it stands in the report."""
     name = name or path.name
     try:
@@ -163,7 +164,7 @@ def grade(lab: Lab, path: Path, limits: sandbox.Limits, name: str = "") -> Repor
         if "another notebook" in words and (other := notebook.title(read)):
             words += f"; its title is “{other}”, this one's “{lab.title}”"
         return Report(name, refused=words)
-    done = sandbox.run(filled.steps, limits)
+    done = sandbox.run(filled.steps, limits, end=end)
     stopped = done.stopped
     if stopped and 0 <= done.begun < len(filled.steps):
         stopped += f", in {_where(filled.steps[done.begun])}"
@@ -237,9 +238,14 @@ def grade_all(
     each: Callable[[Report], None] = lambda report: None,
 ) -> list[Report]:
     """Grade several at a time, each apart from the others; `each` gets a report as soon as it is its turn."""
-    reports = []
+    reports, end = [], Event()
     with ThreadPoolExecutor(jobs) as pool:
-        for report in pool.map(lambda one: grade(lab, one[1], limits, one[0]), submissions):
-            each(report)
-            reports.append(report)
+        try:
+            for report in pool.map(lambda one: grade(lab, one[1], limits, one[0], end), submissions):
+                each(report)
+                reports.append(report)
+        except BaseException:  # Control-C: those that run are ended, others never begin
+            end.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return reports

@@ -121,7 +121,7 @@ def read(path: Path) -> dict[str, Any]:
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES / 1e6:.0f} MB")
     try:
-        notebook = json.loads(path.read_bytes())
+        notebook: dict[str, Any] = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON, so no notebook: {error}") from error
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
@@ -291,7 +291,7 @@ def _plain(source: str) -> str:
         from IPython.core.inputtransformer2 import TransformerManager
 
         try:
-            return str(TransformerManager().transform_cell(source))
+            return str(TransformerManager().transform_cell(source))  # type: ignore[no-untyped-call]
         except _UNREADABLE:
             return source
     return source

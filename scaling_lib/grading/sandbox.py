@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from scaling_lib.grading import child, guard
@@ -50,16 +51,16 @@ class Run:
     seconds: float = 0.0
 
 
-def run(steps: Sequence[Step], limits: Limits, *, landlock: bool = True) -> Run:
-    """Run these cells in a process of its own, in an empty folder of its own."""
+def run(steps: Sequence[Step], limits: Limits, *, landlock: bool = True, end: Event | None = None) -> Run:
+    """Run these cells in a process of its own, in an empty folder of its own, until their end or `end`."""
     folder = tempfile.mkdtemp(prefix="scaling-lib-grade-")
     try:
-        return _run(steps, limits, Path(folder).resolve(), landlock)
+        return _run(steps, limits, Path(folder).resolve(), landlock, end or Event())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(steps: Sequence[Step], limits: Limits, folder: Path, landlock: bool) -> Run:
+def _run(steps: Sequence[Step], limits: Limits, folder: Path, landlock: bool, end: Event) -> Run:
     library = Path(guard.__file__).resolve().parents[1]
     for name in ("work", "library", "tmp"):
         (folder / name).mkdir()
@@ -94,7 +95,7 @@ def _run(steps: Sequence[Step], limits: Limits, folder: Path, landlock: bool) ->
     os.close(output_end)
     ends = {"report": report, "output": output, "warden": warden.stdout.fileno()}
     try:
-        return _collected(warden, ends, limits, began)
+        return _collected(ends, limits, began, end)
     finally:
         with suppress(subprocess.TimeoutExpired):
             warden.terminate()
@@ -123,7 +124,7 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _collected(warden: subprocess.Popen[bytes], ends: dict[str, int], limits: Limits, began: float) -> Run:
+def _collected(ends: dict[str, int], limits: Limits, began: float, end: Event) -> Run:
     """Read all three pipes until they end, time is up, or one says too much."""
     done = Run()
     held = dict.fromkeys(ends, b"")
@@ -135,7 +136,9 @@ def _collected(warden: subprocess.Popen[bytes], ends: dict[str, int], limits: Li
             left = limits.seconds - (time.monotonic() - began)
             if left <= 0:
                 done.stopped = f"ran longer than {limits.seconds:.0f} s in all"
-            for key, _ in ready.select(max(left, 0)):
+            elif end.is_set():
+                done.stopped = "was told to end"
+            for key, _ in ready.select(min(max(left, 0), 0.5)):
                 data, name = os.read(key.fd, 65_536), key.data
                 if not data:
                     ready.unregister(key.fd)
