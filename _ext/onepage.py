@@ -105,6 +105,9 @@ def assemble(book: Book) -> str:
         solutions = list(_take_solutions(article, page.doc))
         for part in article.select(LEFT_OUT):
             part.decompose()
+        for figure in article.select(".live-static"):
+            here = urljoin(book.online, f"{page.doc}.html")
+            figure.append(tag("p", "Its controls are at ", tag("a", here, href=here), ".", class_="way"))
         title = article.find("h1")
         if title is None:
             raise PdfError(f"{page.doc}.html has no title")
