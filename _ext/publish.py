@@ -14,9 +14,9 @@ from sphinxext import opengraph
 
 def _prose(doctree: nodes.document) -> Iterator[nodes.paragraph]:
     """What the reader will be able to do, where a page opens with it, else the paragraphs outside boxes, tables and lists."""
-    for box in doctree.findall(nodes.admonition):
+    for box in doctree.findall(lambda node: isinstance(node, (nodes.admonition, nodes.block_quote))):
         if box[0].astext() == "Before you start":
-            yield next(iter(box.findall(nodes.paragraph)))
+            yield next(iter(box[1].findall(nodes.paragraph)))
             return
     for paragraph in doctree.findall(nodes.paragraph):
         if isinstance(paragraph.parent, nodes.section) and not next(iter(paragraph.findall(nodes.math)), None):

@@ -15,7 +15,6 @@ from tests.test_book import DOCS, HTML
 
 NOTEBOOKS = sorted(path for folder in ("chapters", "labs") for path in (ROOT / folder).glob("*.ipynb"))
 DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "deploy/**/*.md") for path in ROOT.glob(pattern))
-OTHERS = ["index", "search", "genindex"]
 
 
 def names(paths):
@@ -118,11 +117,21 @@ def test_no_reference_stands_there_twice(of):
 
 
 @pytest.mark.book
-@pytest.mark.parametrize("doc", [*DOCS, *OTHERS])
+@pytest.mark.parametrize("doc", DOCS)
 def test_every_link_of_a_page_arrives(doc):
     """Links, buttons, images, scripts and styles, also by the address of the published site."""
     path = HTML / f"{doc}.html"
     assert lost(lost_in_site(url, path, HTML) for url in addresses.page(path).links) == []
+
+
+@pytest.mark.book
+def test_every_link_of_the_pages_that_are_no_part_of_the_contents_arrives():
+    """Search, index, slides and the site's own entrance."""
+    ours = {HTML / f"{doc}.html" for doc in DOCS}
+    others = [path for path in HTML.rglob("*.html") if path not in ours and "_static" not in path.relative_to(HTML).parts]
+    assert {"index.html", "search.html", "genindex.html"} <= {path.name for path in others}
+    found = {path: lost(lost_in_site(url, path, HTML) for url in addresses.page(path).links) for path in others}
+    assert {str(path.relative_to(HTML)): urls for path, urls in found.items() if urls} == {}
 
 
 @pytest.mark.book

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from bs4 import BeautifulSoup
+from docutils.core import publish_doctree
+from publish import first_words
 from pybtex.database import parse_string
 
 from tests import addresses
 from tests.addresses import ROOT
+from tests.test_book import DOCS, HTML
 
 BIN = Path(sys.executable).parent
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -165,3 +169,35 @@ def test_the_bibtex_of_the_page_agrees_with_the_citation_file():
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     assert entry.fields["year"] == config["copyright"]
     assert (given["type"], entry.type) == ("software", "software")
+
+
+# The site.
+
+
+def description_of(doc):
+    return BeautifulSoup((HTML / f"{doc}.html").read_text(encoding="utf-8"), "html.parser").select_one("meta[name=description]")
+
+
+@pytest.mark.book
+def test_every_page_has_a_description_and_a_card_of_its_own():
+    found = {doc: description_of(doc)["content"] for doc in DOCS}
+    assert [doc for doc, text in found.items() if not 40 < len(text) <= 200 or re.search(r"[{}`]|\*\*", text)] == []
+    assert len(set(found.values())) == len(DOCS)
+    starts = {doc: text[:15] for doc, text in found.items() if re.match(r"(chapters|labs)/\d", doc)}
+    assert set(starts.values()) == {"After this chap", "In this lab you"}
+    cards = [len(list((HTML / "_images/social_previews").glob(f"summary_{doc.replace('/', '_')}_*.png"))) for doc in DOCS]
+    assert min(cards) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Some words, and\nmore.\n\n- an item\n\nOf :math:`x`.\n\nThe end.", "Some words, and more. The end."),
+        (".. admonition:: Before you start\n\n   - You **learn**.\n   - You need.\n\nWords.", "You learn."),
+        (".. note:: A box.\n\nWords.", "Words."),
+        ("A word, " * 10, "A word, A word, A word, A word, A…"),
+    ],
+)
+def test_a_description_is_what_a_page_is_for(text, said):
+    doctree = publish_doctree(f"Title\n=====\n\n{text}", settings_overrides={"doctitle_xform": False})
+    assert first_words(doctree, 36) == said
