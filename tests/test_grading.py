@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,8 +80,8 @@ def submit(lab, tmp_path, change=None, limits=LIMITS, right=RIGHT):
 
 def laid(change):
     """How a submission would be run, without running it."""
-    cells = notebook.code(json.loads(nbformat.writes(handed_out())))
-    return notebook.fill(cells, notebook.code(json.loads(nbformat.writes(filled(change)))))
+    cells = notebook.code(handed_out())
+    return notebook.fill(cells, notebook.code(filled(change)))
 
 
 # What is taken from a submission
@@ -123,18 +122,22 @@ def test_a_changed_cell_of_the_notebook_is_run_as_handed_out():
 
 def test_added_cells_run_where_they_stand_and_are_told():
     made = filled()
-    made.cells.insert(2, new_code_cell("FACTOR = 5\nhelp_me = 1"))
-    cells = notebook.code(json.loads(nbformat.writes(handed_out())))
-    found = notebook.fill(cells, notebook.code(json.loads(nbformat.writes(made))))
+    made.cells.insert(2, new_code_cell("FACTOR = 5\nyour_word = 'yes'"))
+    cells = notebook.code(handed_out())
+    found = notebook.fill(cells, notebook.code(made))
     assert [step.cell for step in found.steps] == [0, None, 1, 2, 3]
-    assert found.remarks == ["1 cell(s) added, and run in place", "added cells bind names of the notebook again: FACTOR"]
+    assert found.remarks == [
+        "1 cell(s) added, and run in place",
+        "added cells bind names of the notebook again: FACTOR",
+        "answers count in their own cells alone, not in added ones: your_word",
+    ]
 
 
 def test_cells_are_found_without_their_ids():
     made = filled()
     for cell in made.cells:
         cell.pop("id")
-    cells = notebook.code(json.loads(nbformat.writes(handed_out())))
+    cells = notebook.code(handed_out())
     found = notebook.fill(cells, notebook.code(made))
     assert found.remarks == []
     assert [step.cell for step in found.steps] == [0, 1, 2, 3]
@@ -150,7 +153,7 @@ def test_a_missing_cell_and_one_that_does_not_parse_are_told():
     assert remarks[0].startswith("the cell of your_number does not parse: invalid syntax in line 1")
     made = filled()
     del made.cells[3]
-    cells = notebook.code(json.loads(nbformat.writes(handed_out())))
+    cells = notebook.code(handed_out())
     assert notebook.fill(cells, notebook.code(made)).remarks == ["missing: the cell of your_word"]
 
 
@@ -342,10 +345,8 @@ def test_a_loop_that_cannot_be_interrupted_is_ended_with_all_below_it(lab, tmp_p
     code = "import subprocess, sys, time\n"
     code += "subprocess.Popen([sys.executable, '-c', 'import os, time; os.setsid(); time.sleep(600.25)'])\n"
     code += "while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"
-    began = time.monotonic()
-    report = attack(lab, tmp_path, code, replace(LIMITS, cell_s=1, seconds=12))
-    assert time.monotonic() - began < 40
-    assert report.stopped == "ran longer than 12 s in all, in the cell of your_word"
+    report = attack(lab, tmp_path, code, replace(LIMITS, cell_s=1, seconds=15))
+    assert report.stopped == "ran longer than 15 s in all, in the cell of your_word"
     assert report.marks[0].passed
     assert "600.25" not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
 
@@ -430,14 +431,14 @@ def test_the_answer_edition_of_a_lab_gets_full_points(page, tmp_path):
     path = page.with_suffix(".ipynb")
     read = notebook.read(path)
     cells, known = notebook.code(read), grade.recorded(read)
-    answered = notebook.code(json.loads(nbformat.writes(editions.answers(page))))
+    answered = notebook.code(editions.answers(page))
     exercises = {}
     for number, cell in enumerate(cells):
         if cell.asked:
             typed = all(s.names.isdisjoint(cell.asked) or is_typed(s.text) for s in notebook.statements(answered[number].source))
             exercises[number] = grade.Exercise(cell.asked, cell.level, known.get(number) if typed else None)
     lab = grade.Lab(path, notebook.title(read), cells, exercises)
-    report = grade.grade(lab, put(tmp_path, "answers.ipynb", editions.answers(page)), sandbox.Limits(cell_s=150))
+    report = grade.grade(lab, put(tmp_path, "answers.ipynb", editions.answers(page)), sandbox.Limits(seconds=900, cell_s=300))
     assert (report.refused, report.stopped) == ("", "")
     assert report.points == report.of > 0, report.text()
 
@@ -452,7 +453,7 @@ def is_typed(text):
 @pytest.mark.answers
 @pytest.mark.xdist_group("measuring")
 def test_the_first_lab_opens_and_unanswered_gets_nothing(tmp_path):
-    limits = sandbox.Limits()
+    limits = sandbox.Limits(seconds=900, cell_s=300)
     path = put(tmp_path, "lab.ipynb", editions.student(LABS[0]))
     opened = grade.open_lab(path, limits)
     assert [e.names for e in opened.exercises.values() if e.measured] == [("your_ridge",), ("your_rows",)]
@@ -467,6 +468,6 @@ def test_the_first_lab_opens_and_unanswered_gets_nothing(tmp_path):
 @pytest.mark.parametrize("edition", [editions.student, editions.answers], ids=["student", "answers"])
 def test_a_chapter_runs_in_both_editions(page, edition, tmp_path):
     steps = [notebook.Step(cell.source, n) for n, cell in enumerate(edition(page).cells) if cell.cell_type == "code"]
-    done = sandbox.run(steps, sandbox.Limits(seconds=600, cell_s=150))
+    done = sandbox.run(steps, sandbox.Limits(seconds=1200, cell_s=300))
     assert done.stopped == "", done.tail
     assert [line["error"] for line in done.lines.values() if line["error"]] == []

@@ -175,7 +175,9 @@ def grade(lab: Lab, path: Path, limits: sandbox.Limits, name: str = "", end: Eve
 
 
 def _where(step: Step) -> str:
-    return f"the cell of {', '.join(step.names)}" if step.names else "a cell of the notebook" if step.cell else "a cell added"
+    if step.names:
+        return f"the cell of {', '.join(step.names)}"
+    return "a cell added" if step.cell is None else f"code cell {step.cell + 1} of the notebook"
 
 
 def _errors(steps: Sequence[Step], done: sandbox.Run) -> Iterable[str]:

@@ -168,7 +168,7 @@ def too_much(config: dict[str, Any], rounds: int) -> str:
         return f"started more than {config['processes']} processes"
     if sum(held.values()) > config["memory_bytes"]:
         return f"took more than {config['memory_bytes'] / 2**30:.1f} GiB of memory"
-    if rounds % 10 == 0:
+    if rounds % 5 == 0:
         used = 0
         for folder, _, files in os.walk(config["folder"]):
             for name in files:
@@ -205,7 +205,7 @@ def main() -> int:
     os.close(config["report"])
     stopped, ended, rounds = "", 0, 0
     while not (ended or stopped or asked_to_end):
-        time.sleep(0.1)
+        time.sleep(0.2)
         rounds += 1
         stopped = too_much(config, rounds)
         try:

@@ -224,8 +224,11 @@ def fill(cells: Sequence[Cell], submitted: Sequence[Cell]) -> Filled:
     filled.remarks += [f"{changed} cell(s) changed; those handed out were run"] * bool(changed)
     filled.remarks += [f"{count} cell(s) added, and run in place"] * bool(count)
     bound = {name for cell in cells for s in _parts(cell.source) if not s.asked for name in s.names}
-    if again := bound & {name for some in added.values() for cell in some for s in _parts(cell.source) for name in s.names}:
+    names = {name for some in added.values() for cell in some for s in _parts(cell.source) for name in s.names}
+    if again := names & bound:
         filled.remarks.append(f"added cells bind names of the notebook again: {', '.join(sorted(again))}")
+    if misplaced := names & {name for cell in cells for name in cell.asked}:
+        filled.remarks.append(f"answers count in their own cells alone, not in added ones: {', '.join(sorted(misplaced))}")
     return filled
 
 

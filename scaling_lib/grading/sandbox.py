@@ -130,8 +130,8 @@ def _collected(ends: dict[str, int], limits: Limits, began: float, end: Event) -
     held = dict.fromkeys(ends, b"")
     total = dict.fromkeys(ends, 0)
     with selectors.DefaultSelector() as ready:
-        for name, end in ends.items():
-            ready.register(end, selectors.EVENT_READ, name)
+        for name, descriptor in ends.items():
+            ready.register(descriptor, selectors.EVENT_READ, name)
         while ready.get_map() and not done.stopped:
             left = limits.seconds - (time.monotonic() - began)
             if left <= 0:
