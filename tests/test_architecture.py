@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "show": {*CORE, "serving", "validation"},
     "xla": {*CORE},
     "grading": {"units", "show"},
-    "cli": {*CORE, "grading", "search", "serving", "show", "validation", "xla"},
+    "rehearsal": {"units"},
+    "cli": {*CORE, "grading", "rehearsal", "search", "serving", "show", "validation", "xla"},
 }
 
 

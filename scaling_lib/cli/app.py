@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from scaling_lib import __version__
-from scaling_lib.cli import chips, compile, count, grade, matmul, models, plan, serve, status, validate
+from scaling_lib.cli import chips, compile, count, grade, matmul, models, plan, rehearse, serve, status, validate
 from scaling_lib.cli.pairs import WithPairs
 
 
@@ -96,5 +96,5 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.callback(epilog=status.WORDS)(_start)
-for command in (chips, models, matmul, count, plan, serve, compile, validate, grade):
+for command in (chips, models, matmul, count, plan, serve, compile, validate, grade, rehearse):
     app.command(command.__name__.rpartition(".")[2], cls=WithPairs, epilog=_examples(command.EXAMPLES))(command.run)

@@ -12,7 +12,7 @@ Exit status:
   2  bad input; one or two lines on stderr say which number and what would do
   3  nothing fits: no plan can run, or what was asked for needs more memory than there is
   4  something has to be installed first; the line on stderr says what
-  5  some submissions were refused, or stopped before their end; their reports say why"""
+  5  some submissions were refused, or stopped before their end; or this machine is not ready; what is printed says why"""
 
 
 class Missing(Exception):  # noqa: N818  # what it says is the name
