@@ -33,8 +33,8 @@ def run(
     Each runs in a process of its own that reads no files but Python's and its own, and has limits of time, memory and output.
     Only answers and added cells are taken from it; the checks are those of the notebook that was handed out.
     """
-    if os.name != "posix":
-        raise status.Missing("grading guards submissions with what Linux has, so it needs Linux; in part macOS will do")
+    if sys.platform != "linux":
+        raise status.Missing("grading guards submissions with what Linux has: on Windows use WSL, on macOS a virtual machine")
     for needed in ("IPython", "jax"):
         if importlib.util.find_spec(needed) is None:
             raise status.Missing(f"grading needs {needed}: pip install 'scaling-lib[grading]'")

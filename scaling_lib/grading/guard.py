@@ -1,7 +1,7 @@
 """Stands between the grader and a submission: starts it with limits, watches it, and leaves no process behind.
 
 A program of its own, `python -I guard.py CONFIG`; standard library only. It writes JSON lines to stdout: what guards the
-submission, and what stopped it. What Linux offers is used where it is there; what is not, the grader's report says.
+submission, and what stopped it. It needs Linux. What a kernel or a container does not allow, the grader's report says.
 """
 
 from __future__ import annotations
@@ -116,24 +116,25 @@ def confine(config: dict[str, Any]) -> dict[str, str]:
     as_other = other_user(config)
     guards["user"] = "one of its own" if as_other else "the grader's own"
     limits = {"CORE": 0, "FSIZE": config["file_bytes"], "DATA": config["memory_bytes"]}
+    limits |= {"NPROC": config["threads"]} if as_other else {}
     for name, most in limits.items():
-        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
-    if as_other:
-        resource.setrlimit(resource.RLIMIT_NPROC, (config["threads"],) * 2)
-    if sys.platform == "linux":
-        _LIBC.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        for capability in range(64):
-            _LIBC.prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
-        _LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-        if config["landlock"] and landlock(config["read"], [config["folder"]]):
-            guards["files"] = "Landlock"
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
+    _LIBC.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    for capability in range(64):
+        _LIBC.prctl(_DROP_CAPABILITY, capability, 0, 0, 0)
+    _LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    if config["landlock"] and landlock(config["read"], [config["folder"]]):
+        guards["files"] = "Landlock"
     return guards
 
 
 def descendants(of: int) -> dict[int, int]:
     """Processes below one, each with the bytes of memory that it holds."""
     parents, memory = {}, {}
-    for entry in os.scandir("/proc") if os.path.isdir("/proc/self") else ():
+    for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
             with suppress(OSError, ValueError, IndexError):
                 fields = Path(entry.path, "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -182,9 +183,8 @@ def too_much(config: dict[str, Any], rounds: int) -> str:
 def main() -> int:
     """Run the submission; 0 if it came to its end."""
     config = json.loads(sys.argv[1])
-    if sys.platform == "linux":
-        _LIBC.prctl(_SUBREAPER, 1, 0, 0, 0)  # whoever loses its parent becomes a child of this process
-        _LIBC.prctl(_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
+    _LIBC.prctl(_SUBREAPER, 1, 0, 0, 0)  # whoever loses its parent becomes a child of this process
+    _LIBC.prctl(_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
     asked_to_end: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked_to_end.append(number))
     child = os.fork()

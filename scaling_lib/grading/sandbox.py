@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import selectors
@@ -24,6 +25,7 @@ from scaling_lib.grading.notebook import Step
 _MOST_REPORTED = 8_000_000
 _KEPT = 2000  # last characters of what was printed
 _FIRST_USER, _USERS = 61_184, 4_000  # numbers that systems leave to users that come and go
+_users = itertools.count(os.getpid() * 31)
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def _run(steps: Sequence[Step], limits: Limits, folder: Path, landlock: bool, en
         "read": read,
         "needs": [str(library)],
         "landlock": landlock,
-        "user": _FIRST_USER + os.getpid() * 31 % _USERS,
+        "user": _FIRST_USER + next(_users) % _USERS,
         "output": output_end,
         "report": report_end,
         "argv": [sys.executable, "-P", child.__file__, str(folder / "plan.json"), str(report_end)],
