@@ -153,6 +153,12 @@ ANSWERS = {
 }
 """The reader's function: the name of the solution, and an answer that is wrong."""
 
+PARTS = {
+    "pairs": "lambda by: [(i, i + 1) for i in range(STAGES - 1)]",
+    "ways": "lambda: ways()[::-1]",
+}
+"""Of two parts of an exercise, the one that the check takes from the notebook, and an answer that is wrong."""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lab", [in_turn(lab) for lab in LABS])
@@ -163,14 +169,18 @@ def test_a_function_is_checked_the_solution_right_another_wrong(lab):
         name, training = re.search(r"by_hand\.check\((\w+), (\w+), one\)", source).groups()
         namespace = run([source], played(lab))
         assert "Not answered yet" in str(by_hand.check(namespace[name], namespace[training], namespace["one"]))
-        for part in ("pairs", "ways"):  # of two parts of an exercise, the one that the check takes from the notebook
-            if part in namespace and f"your_{part}" in namespace:
-                namespace[f"your_{part}"] = namespace[part]
+        parts = [part for part in PARTS if part in namespace and f"your_{part}" in namespace]
+        for part in parts:
+            namespace[f"your_{part}"] = namespace[part]
         solution, wrong = (eval(words, namespace) for words in ANSWERS[name])
         right = by_hand.check(solution, namespace[training], namespace["one"])
         assert right.ok, right
         refused = by_hand.check(wrong, namespace[training], namespace["one"])
         assert re.match("Not yet: the (loss|gradient norm) of step", str(refused)), refused
+        for part in parts:
+            namespace[f"your_{part}"] = eval(PARTS[part], namespace)
+            refused = by_hand.check(solution, namespace[training], namespace["one"])
+            assert re.match("Not yet[:,] (the (loss|gradient norm) of step|it does not run)", str(refused)), refused
 
 
 # Training
