@@ -69,8 +69,9 @@ def test_a_score_is_ranked_by_its_worse_end(on):
     ("ratios", "medal"),
     [((1.0, 1.05), "gold"), ((1.0, 1.051), "silver"), ((1.2, 1.0), "silver"), ((1.21, 1.0), "bronze"), ((1.0, 1.51), None)],
 )
-def test_medals_go_by_the_worse_end(on, ratios, medal):
-    assert contest.Score(estimate=on.hidden.best[0], hidden_ratio=ratios[0], shown_ratio=ratios[1]).medal == medal
+def test_medals_go_by_the_worse_end_and_gold_is_ok(on, ratios, medal):
+    score = contest.Score(estimate=on.hidden.best[0], hidden_ratio=ratios[0], shown_ratio=ratios[1])
+    assert (score.medal, score.ok) == (medal, medal == "gold")
 
 
 def test_the_change_is_one_and_the_best_of_all_single_ones(on):

@@ -91,10 +91,11 @@ def test_an_entry_is_what_the_simulator_says(on):
 @pytest.mark.parametrize(
     ("ratio", "medal"), [(1.0, "gold"), (1.05, "gold"), (1.051, "silver"), (6 / 5, "silver"), (1.5, "bronze"), (1.51, None)]
 )
-def test_medals_go_by_dollars(on, ratio, medal):
-    assert contest.Score(trial=on.best, ratio=ratio).medal == medal
-    missed = replace(on.best, why=("too slow",))
-    assert contest.Score(trial=missed, ratio=ratio).medal is None
+def test_medals_go_by_dollars_and_gold_is_ok(on, ratio, medal):
+    score = contest.Score(trial=on.best, ratio=ratio)
+    assert (score.medal, score.ok) == (medal, medal == "gold")
+    missed = contest.Score(trial=replace(on.best, why=("too slow",)), ratio=ratio)
+    assert (missed.medal, missed.ok) == (None, False)
 
 
 def test_a_server_without_room_for_the_longest_says_what_is_lacking(on):

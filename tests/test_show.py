@@ -111,6 +111,12 @@ def test_every_slip_is_recognized_and_only_it(ratio):
     assert sum(hint in verdict.words for hint in check.SLIPS.values()) == 1
 
 
+def test_words_that_begin_with_right_are_ok():
+    verdicts = [check.said(words) for words in ("Right.", "Right: 3.", "Not yet: 3.", "Not answered yet.")]
+    assert [verdict.ok for verdict in verdicts] == [True, True, False, False]
+    assert str(verdicts[1]) == "Right: 3."
+
+
 def test_a_count_has_no_general_slips():
     assert "half" in check.answer(3, 6).words
     assert check.answer(3, 6, general=False).words == "Not yet: 3 is too small."
