@@ -18,7 +18,6 @@ from docutils.parsers.rst import directives
 from myst_nb.core.execute.inline import ModifiedNotebookClient
 from myst_nb.core.render import MimeData, NbElementRenderer
 from myst_nb.ext.eval import EvalRoleAny
-from notebooks import handed_out
 from plain import LEVELS, checked, effort_in_words
 from sphinx.application import Sphinx
 from sphinx.config import Config
@@ -76,12 +75,6 @@ def _form_or_text(self: NbElementRenderer, data: MimeData) -> list[nodes.Element
     return shown
 
 
-def _hand_out(app: Sphinx, docname: str, source: list[str]) -> None:
-    """A lab's answers are no part of the book."""
-    if docname.startswith("labs/"):
-        source[0] = handed_out(source[0])
-
-
 def _define_checked(app: Sphinx, config: Config) -> None:
     config.myst_substitutions = {"checked": checked(), **config.myst_substitutions}
 
@@ -132,7 +125,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.setup_extension("sphinx_exercise")
     app.add_directive("exercise-start", Exercise, override=True)
     app.connect("config-inited", _define_checked)
-    app.connect("source-read", _hand_out)
     app.connect("build-finished", _mend)
     app.connect("build-finished", _write_evals)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
