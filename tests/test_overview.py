@@ -102,3 +102,41 @@ def test_a_section_without_a_takeaway_says_so():
         inventory.takeaways("sec-none")
     with pytest.raises(ValueError, match="sec-in-short has no takeaway"):
         inventory.takeaways("sec-in-short")
+
+
+BOXES = re.compile(r"^:::\{takeaway\} ([\w-]+)\n(.*?)\n:::$", re.M | re.S)
+
+
+def test_every_section_with_takeaways_stands_on_the_formula_sheet_once_below_its_chapter(course):
+    text = (ROOT / "chapters/formulas.md").read_text(encoding="utf-8")
+    chapters = [
+        (re.search(r"\{ref\}`([\w-]+)`", part)[1], [label for label, _ in BOXES.findall(part)])
+        for part in re.split(r"^## ", text, flags=re.M)[1:]
+    ]
+    expected = [
+        (
+            re.search(r"^\((ch-[\w-]+)\)=$", (ROOT / f"{page.doc}.md").read_text(encoding="utf-8"), re.M)[1],
+            [section.label for section in page.sections if section.takeaways],
+        )
+        for page in course
+        if not page.is_lab
+    ]
+    assert chapters == expected
+
+
+def test_every_box_of_the_formula_sheet_ends_in_an_example_that_the_library_computes():
+    boxes = BOXES.findall((ROOT / "chapters/formulas.md").read_text(encoding="utf-8"))
+    assert len(boxes) > 100
+    for label, body in boxes:
+        example = body.split("\n\n")[-1]
+        assert example.startswith("e.g. "), label
+        assert "{eval}`" in example, label
+
+
+def test_every_name_in_a_takeaway_is_computed_on_the_formula_sheet_too(course):
+    text = (ROOT / "chapters/formulas.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"^```\{code-cell\}.*?^```$", text, re.M | re.S))
+    for page in course:
+        for takeaway in (told for section in page.sections for told in section.takeaways):
+            for name in re.findall(r"\{eval\}`(\w+)`", takeaway):
+                assert re.search(rf"\b{name}\b", code), name
