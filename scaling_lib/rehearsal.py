@@ -227,9 +227,10 @@ def lab(path: Path, seconds: float) -> Check:
         return Check(name, "fix", f"cannot be read: {_last(str(error))}", "fetch the notebook again")
     began, at = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
-        client: Any = nbclient.NotebookClient(notebook, resources={"metadata": {"path": folder}}, kernel_name="python3")
+        place = {"metadata": {"path": folder}}
+        client: Any = nbclient.NotebookClient(notebook, resources=place, kernel_name="python3", shutdown_kernel="immediate")
         try:
-            with client.setup_kernel():
+            with client.setup_kernel(stderr=subprocess.DEVNULL):
                 for index, cell in enumerate(notebook.cells):
                     if cell.cell_type == "code":
                         at += 1

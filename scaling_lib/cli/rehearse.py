@@ -55,7 +55,7 @@ def run(
         print(screen.to_json({"ready": not wrong, "seconds": seconds, "checks": [asdict(check) for check in checks]}))
     else:
         print(screen.table([{"what": c.name, "is": c.state.replace("fix", "FIX"), "found": c.found, "do": c.do} for c in checks]))
-        ran = "no lab was run" if quick else f"{len(wanted)} labs were run"
+        ran = "no lab was run" if quick or not wanted else "1 lab was run" if len(wanted) == 1 else f"{len(wanted)} labs were run"
         print(f"\n{'NOT READY: ' + ', '.join(wrong) if wrong else 'READY'}; {ran}, {seconds:.0f} s in all")
     if wrong:
         raise typer.Exit(status.NOT_ALL)
