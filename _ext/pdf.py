@@ -4,8 +4,10 @@ Only files of the built site are read. docs/adr/0017 says why it is made this wa
 """
 
 import argparse
+import html
 import io
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -33,7 +35,7 @@ def find_chromium() -> str:
     return own
 
 
-def printed(document: str, html: Path, chromium: str) -> bytes:
+def printed(document: str, site: Path, chromium: str) -> bytes:
     """The PDF of an HTML document that stands at the root of a built site."""
     missing: list[str] = []
 
@@ -41,8 +43,8 @@ def printed(document: str, html: Path, chromium: str) -> bytes:
         path = unquote(urlsplit(route.request.url).path).lstrip("/")
         if not path:
             route.fulfill(body=document, content_type="text/html")
-        elif route.request.url.startswith(SITE) and (html / path).is_file():
-            route.fulfill(path=html / path)
+        elif route.request.url.startswith(SITE) and (site / path).is_file():
+            route.fulfill(path=site / path)
         else:
             missing.append(route.request.url)
             route.abort()
@@ -67,9 +69,18 @@ def printed(document: str, html: Path, chromium: str) -> bytes:
     return pdf
 
 
-def finished(pdf: bytes, book: Book) -> bytes:
-    """The PDF with page numbers in its contents and its author, a third as large: what describes its structure is packed."""
+def finished(pdf: bytes, book: Book, document: str) -> bytes:
+    """The PDF with page numbers in its contents and its author, a third as large: what describes its structure is packed.
+
+    In the outline, Chromium joins the words at the end of a line to those of the next, so titles are those of the document.
+    """
+    titles = [re.sub("<[^>]*>", "", heading).split() for heading in re.findall(r"(?s)<h[1-6].*?</h[1-6]>", document)]
+    spaced = {html.unescape("".join(words)): html.unescape(" ".join(words)) for words in titles}
     with pikepdf.open(io.BytesIO(pdf)) as file:
+        for entry in (
+            part for part in file.objects if isinstance(part, pikepdf.Dictionary) and {"/Title", "/Parent"} <= part.keys()
+        ):
+            entry.Title = spaced.get("".join(str(entry.Title).split()), str(entry.Title))
         numbers = {page.obj.objgen: number for number, page in enumerate(file.pages, 1)}
         places = {str(name): numbers[spot[0].objgen] for name, spot in file.Root.Dests.items()}
         font = pikepdf.Dictionary(Type=pikepdf.Name.Font, Subtype=pikepdf.Name.Type1, BaseFont=pikepdf.Name.Helvetica)
@@ -98,7 +109,8 @@ def main() -> int:
     try:
         book = Book.read(ROOT, given.html)
         chromium = find_chromium()
-        pdf = finished(printed(assemble(book), book.html, chromium), book)
+        document = assemble(book)
+        pdf = finished(printed(document, book.html, chromium), book, document)
     except PdfError as error:
         print(f"pdf: {error}", file=sys.stderr)
         return 1

@@ -19,7 +19,8 @@ from bs4 import BeautifulSoup
 from tests.test_book import DOCS, HTML, ROOT, article
 
 pytestmark = pytest.mark.book
-SOME = ("chapters/index", "chapters/01-roofline", "labs/04-transformers", "chapters/appendix-models")  # its tables are widest
+# A title in two lines, and the widest tables.
+SOME = ("chapters/index", "chapters/01-roofline", "labs/03-sharding", "chapters/appendix-models")
 
 LEAKS = ("{eval}", "{ref}", "{doc}", "{cite", "{{ ", ":::", "$$", r"\(", r"\frac", "Show code", "Run it here", "Check\n")
 GET_CHROMIUM = "apt install chromium, or: python -m playwright install --with-deps chromium"
@@ -32,7 +33,7 @@ class Made:
         book = onepage.Book.read(ROOT, HTML)
         self.book = replace(book, pages=tuple(page for page in book.pages if page.doc in docs))
         self.html = onepage.assemble(self.book)
-        self.bytes = pdf.finished(pdf.printed(self.html, HTML, pdf.find_chromium()), self.book)
+        self.bytes = pdf.finished(pdf.printed(self.html, HTML, pdf.find_chromium()), self.book, self.html)
         self.file = pikepdf.open(io.BytesIO(self.bytes))
         self.pages = pypdfium2.PdfDocument(self.bytes)
 
