@@ -129,7 +129,7 @@ def test_every_box_of_the_formula_sheet_ends_in_an_example_that_the_library_comp
     assert len(boxes) > 100
     for label, body in boxes:
         example = body.split("\n\n")[-1]
-        assert example.startswith("e.g. "), label
+        assert example.startswith("Example: "), label
         assert "{eval}`" in example, label
 
 
@@ -140,3 +140,16 @@ def test_every_name_in_a_takeaway_is_computed_on_the_formula_sheet_too(course):
         for takeaway in (told for section in page.sections for told in section.takeaways):
             for name in re.findall(r"\{eval\}`(\w+)`", takeaway):
                 assert re.search(rf"\b{name}\b", code), name
+
+
+def test_words_of_the_glossary_stand_once_and_in_order_and_each_leads_to_a_place_that_has_it():
+    text = (ROOT / "chapters/glossary.md").read_text(encoding="utf-8")
+    entries = re.search(r"^```\{glossary\}\n(.*?)^```", text, re.M | re.S)[1].strip().split("\n\n")
+    words = [entry.splitlines()[0] for entry in entries]
+    assert len(words) > 50
+    assert words == sorted(set(words), key=str.casefold)
+    chapters = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "chapters").glob("[0-9]*.md"))
+    for entry in entries:
+        labels = re.findall(r"\{ref\}`([\w-]+)`", entry)
+        assert labels, entry
+        assert all(f"\n({label})=\n" in chapters for label in labels), entry
