@@ -113,7 +113,7 @@ class Verdict:
 
 
 def _shown(value: float) -> str:
-    return f"{value:.3g}" if value >= 1e7 else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:.3g}" if value >= 1e7 else f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def unanswered(part: str) -> Verdict:
