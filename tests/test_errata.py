@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "chapters/errata.md").read_text(encoding="utf-8")
 OURS, OTHERS = re.split(r"^## ", PAGE, flags=re.M)[1:3]
 ENTRIES = re.split(r"\n\n(?=\*\*)", OURS.strip())[1:]
-ROWS = [line for line in OTHERS.splitlines() if line.startswith("|")][2:]
+ROWS = [line for line in OTHERS.splitlines() if line.startswith("- ")]
 NAMED = re.compile(r"`(tests/\w+\.py)::(test_\w+)`")
 
 
@@ -34,9 +34,9 @@ def test_there_are_entries_and_rows_to_read():
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry[2:].partition("**")[0])
 def test_an_entry_says_where_what_was_wrong_what_is_right_since_when_and_names_its_test(entry):
     assert re.match(r"\*\*[^*]+\.\*\*\n", entry)
-    assert re.search(r"^Said: .+\.$", entry, re.M)
-    assert re.search(r"^Right: .+\.$", entry, re.M)
-    assert re.search(r"^Since \d{4}-\d\d; held by `tests/\w+\.py::test_\w+`\.$", entry, re.M)
+    assert re.search(r"^- Said: .+\.$", entry, re.M)
+    assert re.search(r"^- Right: .+\.$", entry, re.M)
+    assert re.search(r"^- Since \d{4}-\d\d; held by `tests/\w+\.py::test_\w+`\.$", entry, re.M)
 
 
 @pytest.mark.parametrize("named", [*ENTRIES, *ROWS], ids=lambda named: named[2:40])
@@ -44,6 +44,11 @@ def test_the_test_that_is_named_exists(named):
     found = NAMED.findall(named)
     assert found
     assert all(test in claims_of(file) for file, test in found)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[4:50])
+def test_a_figure_of_another_text_stands_beside_ours(row):
+    assert re.match(r"- \*\*Chapter \d+\.\*\* Printed: .+\. Here: .+\. Held by `tests/\w+\.py::test_\w+`\.$", row)
 
 
 # Errors of this course
