@@ -167,7 +167,8 @@ def _of_lab(doc: str, notebook: NotebookNode) -> Iterator[Exercise]:
         if cell.cell_type == "markdown":
             headings = re.findall(r"^#+ (.+)$", cell.source, re.M)
             heading = headings[-1] if headings else heading
-            lines = [line for line in cell.source.splitlines() if re.search(r"^[^:`].*\w", line)]
+            prose = cell.source.replace("{eval}`", "`")  # a page that lists this has not run it
+            lines = [line for line in prose.splitlines() if re.search(r"^[^:`].*\w", line)]
             asked = re.sub(r"^\*?\(\d+ minutes\)\*? *|^[#*>\d. -]+|[*:]+$", "", lines[-1]) if lines else asked
         elif "minutes" in cell.metadata and ANSWER not in cell.metadata.get("tags", []):
             hints = _hints(cell.source)
