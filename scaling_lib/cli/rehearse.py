@@ -21,7 +21,7 @@ scaling-lib rehearse --labs students/labs --json
 
 def run(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="LAB ...", help="01-roofline, 03-sharding, ...; all labs if none is named.")
+        list[str] | None, typer.Argument(metavar="LAB", help="01-roofline, 03-sharding, ...; all labs if none is named.")
     ] = None,
     labs: Annotated[
         Path | None, typer.Option("--labs", metavar="FOLDER", help="Where the notebooks are.", show_default="labs")
@@ -32,7 +32,7 @@ def run(
 ) -> None:
     """Is this machine ready for a workshop? Looks at what is installed, and runs each lab once, as handed out.
 
-    Answers nothing: checks that nobody has answered are fine, errors are not.
+    Checks that nobody has answered are fine; errors are not.
     """
     began = time.monotonic()
     folder, found = rehearsal.labs_in(labs)
