@@ -13,7 +13,7 @@ from scaling_lib.search import design
 from scaling_lib.search.commission import UNANSWERED
 from scaling_lib.transformer import parameters, train_flops
 from scaling_lib.xla import capstone
-from tests.cells import code_cells, run
+from tests.cells import code_cells, run, shown
 
 LAB = Path(__file__).parents[1] / "labs/11-capstone.md"
 
@@ -160,18 +160,35 @@ def test_the_least_parameters_reach_the_loss_and_fewer_do_not():
         design.least_parameters(1e11, 1.95)
 
 
-def test_the_lab_with_all_answers_hands_in_the_design_and_every_answer_is_right(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    lab = run(answered())
-    assert all(verdict.ok for verdict in lab["own"])
-    assert {part: found.ok for part, found in lab["compiled"].items()} == {"training": True, "decode": True}
-    written = json.loads((tmp_path / "design.json").read_text())
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """What the lab with all answers defines, and the folder in which it was run."""
+    folder = tmp_path_factory.mktemp("lab")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SCALING_LIB_RECORDS", "only")
+        patch.chdir(folder)
+        return run(answered()), folder
+
+
+def test_the_lab_with_all_answers_hands_in_the_design(lab):
+    defined, folder = lab
+    assert all(verdict.ok for verdict in defined["own"])
+    assert {part: found.ok for part, found in defined["compiled"].items()} == {"training": True, "decode": True}
+    written = json.loads((folder / "design.json").read_text())
     assert (written["sizes"], written["tokens"]) == (SIZES, TOKENS)
     assert (written["training"], written["serving"]) == (TRAINING, SERVING)
-    assert "fits" in written["compiled"]["training"]
-    for name in answers():
-        if "slips" in lab and name in ("your_flops", "your_largest", "your_least", "your_rate", "your_arguments"):
-            assert isinstance(lab[name], float)
+    assert "training step: fits" in written["compiled"]["training"]
+
+
+@pytest.mark.parametrize("source", [source for source in code_cells(LAB) if "check.answer(" in source])
+def test_each_number_is_checked_and_each_slip_gets_its_hint(lab, source):
+    defined, _ = lab
+    (name,) = (name for name in answers() if f"{name} = ..." in source)
+    verdict, now = shown(source, defined, **{name: defined[name]})
+    assert verdict.ok, verdict
+    for wrong, hint in now["slips"].items():
+        verdict, _ = shown(source, defined, **{name: wrong})
+        assert (verdict.ok, verdict.words) == (False, f"Not yet. {hint}")
 
 
 def test_a_design_of_ones_own_without_compiler_and_record_is_not_judged_and_says_so(tmp_path, monkeypatch):
