@@ -153,3 +153,8 @@ def test_words_of_the_glossary_stand_once_and_in_order_and_each_leads_to_a_place
         labels = re.findall(r"\{ref\}`([\w-]+)`", entry)
         assert labels, entry
         assert all(f"\n({label})=\n" in chapters for label in labels), entry
+
+
+def test_the_wrong_answers_of_every_page_are_listed(course):
+    listed = re.findall(r"\{wrong-answers\} (\S+)", (ROOT / "chapters/teach-answers.md").read_text(encoding="utf-8"))
+    assert listed == [page.doc for page in course]
