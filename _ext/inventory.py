@@ -161,19 +161,23 @@ def _of_chapter(doc: str, notebook: NotebookNode) -> Iterator[Exercise]:
 
 
 def _of_lab(doc: str, notebook: NotebookNode) -> Iterator[Exercise]:
-    """An exercise that asks for a number has its question for a title; one that asks for code has its heading and name."""
+    """The title of an exercise is its heading, and then its question if it asks for a number, its name if it asks for code."""
     asked = heading = ""
+    found: set[str] = set()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             headings = re.findall(r"^#+ (.+)$", cell.source, re.M)
             heading = headings[-1] if headings else heading
             prose = cell.source.replace("{eval}`", "`")  # a page that lists this has not run it
             lines = [line for line in prose.splitlines() if re.search(r"^[^:`].*\w", line)]
-            asked = re.sub(r"^\*?\(\d+ minutes\)\*? *|^[#*>\d. -]+|[*:]+$", "", lines[-1]) if lines else asked
+            questions = [line for line in lines if re.search(r"(\S+ ){3}.*\?\W*$", line)] or lines
+            lead = r"^\*?\(\d+ minutes\)\*? *|^[#*>\d. -]*(Predict[^:]*: )?|[*:]+$"
+            asked = re.sub(lead, "", questions[-1]) if lines else asked
         elif "minutes" in cell.metadata and ANSWER not in cell.metadata.get("tags", []):
             hints = _hints(cell.source)
             (name, *_) = re.findall(r"^(?:def )?(your_\w+|\w+)\b", cell.source[cell.source.find("your_") :], re.M)
-            title = asked if hints else f"{heading}: `{name}`"
+            title = f"{heading.rstrip('?:')}: {asked}" if hints else f"{heading.rstrip('?:')}: `{name}`"
+            title, found = (f"{title} `{name}`" if title in found else title), {*found, title}
             yield Exercise(doc, "", title, cell.metadata["minutes"], cell.metadata["level"], hints or (("", asked),))
 
 
