@@ -13,7 +13,7 @@
   const judge = (question, text) => {
     if (question.options.length) return question.verdicts.find(([value]) => value === text)?.[2];
     const given = number(text);
-    if (!Number.isFinite(given)) return "That is no number. Write one like 1200, 1.2e3 or 3 * 2**10.";
+    if (!Number.isFinite(given)) return "That is no number. Write one without its unit, like 1200, 1.2e3 or 3 * 2**10.";
     const found = question.verdicts.find(([value, within]) => Math.abs(given - value) <= within * Math.abs(value));
     return found?.[2] ?? `Not yet: that is too ${given > question.verdicts[0][0] ? "large" : "small"}.`;
   };
