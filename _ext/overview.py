@@ -87,14 +87,14 @@ class ExerciseList(_Written):
     def run(self) -> list[nodes.Node]:
         """The tables."""
         everything = [exercise for page in course() for exercise in page.exercises]
-        titles = {page.doc: page.title for page in course()}
+        where = {page.doc: page.title.partition(":")[0] if page.is_lab else f"Chapter {int(page.doc[9:11])}" for page in course()}
         text = []
         for level, words in LEVELS.items():
             found = sorted((each for each in everything if each.level == level), key=lambda each: each.minutes)
             total = sum(each.minutes for each in found)
             text.append(f"**Level {level}, {words}.** {len(found)} exercises, {total / 60:.0f} hours.\n")
             text.append("| minutes | exercise | where |\n|---|---|---|")
-            text += [f"| {each.minutes} | {_named(each)} | {{doc}}`{_cell(titles[each.doc])} </{each.doc}>` |" for each in found]
+            text += [f"| {each.minutes} | {_named(each)} | {{doc}}`{where[each.doc]} </{each.doc}>` |" for each in found]
             text.append("")
         return self.parsed("\n".join(text))
 
