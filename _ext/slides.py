@@ -74,17 +74,17 @@ def _children(section: Tag) -> Iterator[tuple[str, Tag]]:
 
 
 def _opening(article: Tag, title: str) -> list[Slide]:
-    """The title with the first words of the chapter; what one can do after it; and what else comes before the first section."""
+    """The title with the first words of the chapter; what one can do after it, and each other box before the first section."""
     own = [child for child in article.find_all(True, recursive=False) if not re.fullmatch("h1|section|script|span", child.name)]
-    before, rest = Slide("", kind="before"), Slide(title, kind="title")
+    before, rest = [], Slide(title, kind="title")
     for child in own:
         if "admonition" in _classes(child):
-            before.shown.append(child)
+            before.append(Slide("", [child], kind="before"))
         elif child.name == "p" and not rest.shown:
             rest.shown.append(child)
         else:
             rest.notes.append(child)
-    return [slide for slide in (rest, before) if slide.shown]
+    return [rest, *before] if rest.shown else before
 
 
 def _slides(section: Tag) -> Iterator[Slide]:
@@ -152,19 +152,25 @@ def _html(slide: Slide, doc: str) -> str:
 
 
 def _without_code(tag: Tag) -> Tag:
-    """A cell with a figure or a table shows it, and not its code; one that is live keeps its code, from which it runs."""
-    classes = _classes(tag)
-    if "cell" in classes and "tag_live" not in classes and (classes & _HIDDEN or tag.select_one("img, svg, .cell_output table")):
-        for code in tag.select(".cell_input"):
-            code.decompose()
-        for fold in tag.select("details"):
-            fold["open"] = ""
+    """A cell with a figure, a table or a form shows it, and not its code; one that is live keeps its code, from which it runs."""
+    for cell in tag.select(".cell") if "exercise" in _classes(tag) else [tag]:
+        classes = _classes(cell)
+        shows = classes & _HIDDEN or cell.select_one("img, svg, .cell_output table")
+        if shows and "cell" in classes and "tag_live" not in classes:
+            for code in cell.select(".cell_input, summary"):
+                code.decompose()
+            for fold in cell.select("details"):
+                fold["open"] = ""
+                if not fold.get_text(strip=True) and not fold.select_one("img, svg"):
+                    fold.decompose()
     return tag
 
 
 def _own(tag: Tag, doc: str) -> Tag:
-    """A copy whose addresses hold in `slides/`, and which no other slide's address means."""
+    """A copy whose addresses hold in `slides/`, and which no other slide's address means; a section in it would be a slide."""
     copied: Tag = copy.copy(tag)
+    for inner in copied.select("section"):
+        inner.name = "div"
     for link in copied.select("a.headerlink"):
         link.decompose()
     for link in copied.select("a[href]"):

@@ -42,6 +42,15 @@ def test_a_deck_loses_nothing_of_its_chapter(doc):
 
 
 @pytest.mark.parametrize("doc", CHAPTERS)
+def test_an_exercise_is_one_slide_with_its_question_its_form_and_no_code(doc):
+    slides = deck(doc).select(".slides > section > section")
+    assert not [slide for slide in slides if slide.select("section")]  # reveal.js would take it for a slide of its own
+    forms = soup(doc).select("article .exercise form.check")
+    assert len([slide for slide in slides if slide.select("article .exercise form.check")]) == len(forms) > 0
+    assert not [code for slide in slides for code in slide.select("article .exercise .cell_input, article .exercise summary")]
+
+
+@pytest.mark.parametrize("doc", CHAPTERS)
 def test_every_address_of_a_deck_is_there(doc):
     slides = deck(doc)
     addresses = [tag[name] for name in ("src", "href") for tag in slides.select(f"[{name}]")]
