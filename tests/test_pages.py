@@ -36,16 +36,12 @@ BROKEN_IMAGES = """() => Promise.all([...document.querySelectorAll("article img"
 })).then(found => found.filter(Boolean))"""
 
 
-@pytest.fixture(params=[390, 1280], ids=["phone", "desktop"], scope="module")
-def width(request):
-    return request.param
-
-
-@pytest.fixture(params=["light", "dark"], scope="module")
-def context(request, browser, width):
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=request.param)
-    context.add_init_script(f"localStorage.setItem('mode', '{request.param}'); localStorage.setItem('theme', '{request.param}')")
-    yield context, width, request.param
+@pytest.fixture(params=[(390, "dark"), (1280, "light")], ids=["phone-dark", "desktop-light"], scope="module")
+def context(request, browser):
+    width, theme = request.param
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    context.add_init_script(f"localStorage.setItem('mode', '{theme}'); localStorage.setItem('theme', '{theme}')")
+    yield context, width, theme
     context.close()
 
 
