@@ -150,16 +150,18 @@ class Plan(_Written):
     def run(self) -> list[nodes.Node]:
         """The timetable, and what it adds up to."""
         try:
-            items = list(plan_items(self.content, course()))
+            pages = course()
+            items = list(plan_items(self.content, pages))
             check_fits(items, self.options["minutes"])
         except ValueError as error:
             return self.failed(error)
+        titles = {exercise.label: _named(exercise) for page in pages for exercise in page.exercises}
         clock = datetime.strptime(self.options["start"], "%H:%M")
         text = ["| at | minutes | what | when time runs short |", "|---|---|---|---|"]
         for item in items:
             shown = {
                 "section": f"{{ref}}`{item.what}`",
-                "exercise": f"Exercise: {{ref}}`{item.what}`",
+                "exercise": f"Exercise: {titles.get(item.what)}",
                 "lab": "Lab: {doc}`/labs/" + item.what.replace(" ", "`, ", 1) + ("" if " " in item.what else "`"),
             }.get(item.kind, item.what)
             text.append(f"| {clock:%-H:%M} | {item.minutes} | {shown} | {'skip' if item.optional else ''} |")

@@ -100,8 +100,10 @@ def open_lab(path: Path, limits: sandbox.Limits, jobs: int = 2) -> Lab:
     Where the right value is another each time, it is this machine's own, and no answer from elsewhere can be judged by it.
 
     Raises:
-        ValueError: it is no notebook, asks for nothing, or does not run here.
+        ValueError: it is not there, is no notebook, asks for nothing, or does not run here.
     """
+    if not path.is_file():
+        raise ValueError(f"there is no {path}; `make editions` writes the notebooks to hand out into _build/editions")
     read = notebook.read(path)
     cells = notebook.code(read)
     if not any(cell.asked for cell in cells):
