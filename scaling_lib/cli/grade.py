@@ -15,7 +15,7 @@ from scaling_lib.cli import status
 
 EXAMPLES = """
 scaling-lib grade submissions --lab students/labs/03-sharding.ipynb
-scaling-lib grade anna.ipynb ben.ipynb --lab students/labs/01-roofline.ipynb --json report.json
+scaling-lib grade anna.ipynb --lab 01-roofline.ipynb --json report.json
 """
 
 
