@@ -3,12 +3,17 @@
 import contextlib
 import io
 import json
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaling_lib import cli, units
+from scaling_lib import catalog, cli, hardware, units, validation
 from scaling_lib import transformer as tf
 from scaling_lib.cli.batches import batch_of
 from scaling_lib.cli.quantities import quantity
@@ -147,6 +152,61 @@ def test_a_budget_adds_days_and_dollars():
     assert f"{own.days(1.5e12):,.1f} days, {own.dollars(1.5e12):,.0f} USD" in run(*priced)[1]
     heads = next(line for line in run(*PLAN, "--keep", "1", "--tokens", "15T")[1].splitlines() if line.startswith("#"))
     assert heads.split()[-2:] == ["days", "USD"]
+
+
+def test_the_output_says_what_days_and_dollars_rest_on():
+    priced = [*PLAN, "--plan", "fsdp=64,remat=full", "--tokens", "1T"]
+    out = run(*priced)[1]
+    v5p = hardware.chip("v5p")
+    for words in ("matmuls at 1 of the peak (a bound", "no time lost to failures", f"{v5p.usd_per_hour:g} USD a chip and hour"):
+        assert words in out
+    (listed,) = [row for row in catalog.chip_figures() if (row.chip, row.quantity, row.chosen) == ("v5p", "usd_per_hour", True)]
+    assert listed.source in out
+    assert "4 USD a chip and hour (as given)" in run(*priced, "--price", "4")[1]
+    assert "assumed: matmuls at 0.5 of the peak (as given)\n" in run(*priced[:-2], "--efficiency", "0.5")[1]
+    shown = facts(*priced, "--goodput", "0.8")
+    assert shown["days"] == pytest.approx(facts(*priced)["days"] / 0.8)
+    assert shown["usd"] == pytest.approx(facts(*priced)["usd"] / 0.8)
+    assert (shown["efficiency"], shown["goodput"], shown["usd_per_chip_hour"]) == (1, 0.8, v5p.usd_per_hour)
+
+
+def test_what_published_runs_reached_does_for_an_efficiency():
+    found = validation.reached("v5p")
+    shown = facts(*PLAN, "--plan", "fsdp=64,remat=full", "--efficiency", "published")
+    assert shown["efficiency"] == found.efficiency
+    plan = Plan(fsdp=64, remat="full")
+    assert shown["seconds"] == estimate("Llama-3 8B", "v5p:4x4x4", plan, 64, T=8192, efficiency=found.efficiency).seconds
+    assert found.low < found.efficiency < found.high < 1
+
+
+def test_the_published_efficiency_is_the_median_of_the_largest_group():
+    groups = validation.training(splits=1).groups
+    for chip, math in (("v5p", "bf16"), ("v6e", "bf16"), ("h100", "fp8")):
+        found = validation.reached(chip, math)
+        rows = groups[f"{chip}, {found.code}, {math}"]
+        assert (
+            found.runs
+            == len(rows)
+            == max(len(each) for each in groups.values() if (each[0].chip, each[0].precision) == (chip, math))
+        )
+        assert found.efficiency == statistics.median(row.efficiency for row in rows)
+
+
+def test_a_chip_stands_for_its_slices_and_days_name_the_smallest_that_will_do():
+    asked = ("plan", "llama-3.2-1b", "v5e", "--batch", "64", "--tensor", "1", "--pipeline", "1", "--context", "1")
+    priced = (*asked, "--remat", "full", "--tokens", "100B")
+    shown = facts(*priced)
+    assert [one["slice"] for one in shown["slices"]] == ["v5e:4x4", "v5e:4x8", "v5e:8x8"]
+    choices = Choices(tensor=1, pipeline=1, context=1, remat="full")
+    for one in shown["slices"]:
+        own = best_training_plans("Llama-3.2 1B", one["slice"], 64, T=8192, keep=1, choices=choices).best[0]
+        assert (one["seconds"], one["days"]) == (own.seconds, own.days(100e9))
+    middle = shown["slices"][1]
+    assert facts(*priced, "--days", str(middle["days"] * 1.01))["in_time"] == "v5e:4x8"
+    status, out, _ = run(*priced, "--days", str(middle["days"] * 1.01))
+    assert (status, "v5e:4x8, 32 chips, is the smallest of these" in out) == (0, True)
+    status, out, _ = run(*priced, "--days", "0.001")
+    assert (status, "none of these slices is fast enough" in out) == (3, True)
 
 
 def test_a_chip_that_nobody_prices_has_days_alone():
@@ -339,7 +399,13 @@ def test_other_mistakes_are_named_by_the_library(call, words):
         (("llama-3-8", *PLAN[2:]), "model='llama-3-8' is unknown; did you mean 'Llama-3 8B'"),
         (("llama-3-8b", "v5q:4x4x4", "--batch", "64"), "chip='v5q' is unknown; did you mean"),
         (("llama-3-8b", "v5p:4x4x5", "--batch", "64"), "shape='4x4x5' cannot be built from v5p"),
-        (("llama-3-8b", "v5p", "--batch", "64"), "slice='v5p' does not read as chip:shape; write it like"),
+        (("llama-3-8b", "v5p:", "--batch", "64"), "slice='v5p:' does not read as chip:shape; write it like"),
+        (("llama-3-8b", "v5p", "--batch", "64", "--plan", "fsdp=64"), "--plan is for one slice, and v5p stands for"),
+        ((*PLAN[1:], "--days", "60"), "--days asks which slice is fast enough; give --tokens, like 15T, as well"),
+        ((*PLAN[1:], "--days", "60", "--tokens", "15T"), "give v5p in place of v5p:4x4x4"),
+        (("llama-3-8b", "v5p", "--batch", "64", "--days", "0", "--tokens", "15T"), "--days=0 must be above zero"),
+        ((*PLAN[1:], "--goodput", "1.1"), "--goodput=1.1 is a part of the time; give more than 0, and at most 1"),
+        (("llama-3-8b", "tpu7x:4x4x4", "--batch", "64", "--efficiency", "published"), "no published run on tpu7x in bf16"),
         (("llama-3-8b", "v5p-128", "--batch", "64"), "slice='v5p-128' is a Cloud name"),
         (("llama-3-8b", "v5p:4x4x4"), "give either --batch-tokens, like 4M, or --batch, in sequences; neither is given"),
         ((*PLAN[1:], "--batch-tokens", "4M"), "both are given"),
@@ -510,3 +576,18 @@ def test_junk_never_ends_in_a_stack_trace(model, where, batch, options):
     assert "Traceback" not in out + err
     assert len(err.splitlines()) <= 2
     assert bool(err) is (status == 2)
+
+
+def test_the_readmes_model_of_ones_own_is_read_as_it_says(tmp_path):
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    config = re.search(r"echo '(\{.*?\})' > config\.json", readme, flags=re.S)[1]
+    (tmp_path / "config.json").write_text(config)
+    total = facts("count", str(tmp_path))["parameters"]["total"]
+    assert f"has {total / 1e9:.1f} billion parameters" in readme
+    shown = run("count", "--help")[1]
+    assert json.loads(" ".join(re.search(r"\{\"model.*?\}", shown, flags=re.S)[0].split())) == json.loads(config)
+
+
+def test_the_program_runs_as_a_module_too():
+    asked = [sys.executable, "-m", "scaling_lib.cli", "--version"]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout == run("--version")[1]

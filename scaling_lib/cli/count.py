@@ -28,7 +28,11 @@ def run(
     dtype: Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of weights and KV cache.")] = "bf16",
     json: Annotated[bool, typer.Option("--json", help="Base units, under the library's field names.")] = False,
 ) -> None:
-    """Parameters, FLOPs and memory of a model, each under a named convention."""
+    """Parameters, FLOPs and memory of a model, each under a named convention.
+
+    A dense model of your own is a file of this and no more: {"model_type": "llama", "hidden_size": 6144, "intermediate_size":
+    20480, "num_hidden_layers": 60, "num_attention_heads": 48, "num_key_value_heads": 8, "vocab_size": 128256}.
+    """
     T, B = quantities.size("--length", length), quantities.size("--batch", batch)
     counted = counts(names.model(model), T=T, B=B, dtype=dtype)
     print(screen.to_json(counted) if json else _table(counted))

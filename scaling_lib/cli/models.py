@@ -60,7 +60,8 @@ def _row(entry: ModelEntry) -> dict[str, str]:
 
 
 def _short(count: float) -> str:
-    return f"{count / 1e9:.3g} B" if count >= 1e9 else f"{count / 1e6:.3g} M"
+    million = float(f"{count / 1e6:.3g}")  # compared after rounding, so that 999.9 M is 1 B
+    return f"{million:g} M" if million < 1000 else f"{float(f'{count / 1e9:.3g}'):,.4g} B"
 
 
 def _facts(entry: ModelEntry) -> dict[str, object]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scaling_lib.cli import names, quantities, screen, status
+from scaling_lib.cli.assumed import PUBLISHED, Assumed, assumed
 from scaling_lib.cli.batches import batch_of
-from scaling_lib.hardware import Slice, slice_of
+from scaling_lib.hardware import Slice, chip, slice_of
 
 if TYPE_CHECKING:
     from scaling_lib.search import Search
@@ -18,10 +19,12 @@ EXAMPLES = """
 scaling-lib plan llama-3-70b v5p:8x8x8 --batch-tokens 4M
 scaling-lib plan llama-3-8b v5e:16x16 --batch 256 --length 4Ki --tensor 1,2
 scaling-lib plan llama-3-8b v5p:4x4x4 --batch 64 --tokens 15T --price 4.2
+scaling-lib plan llama-3-8b v5e --batch 256 --tokens 1T --days 60
 scaling-lib plan ./config.json h100:8x4 --batch-tokens 1Mi --math fp8 --json
 scaling-lib plan llama-3-8b v5p:4x4x4 --batch 64 --plan fsdp=64,remat=full
 """
 
+SLICE = "v5p:8x8x8; GPUs as GPUs a node x nodes: h100:8x16; a chip for its usual slices: v5p."
 MOST_SLICES = 10_000
 """Of more, a search would first look for all factors of a number that is a slip."""
 
@@ -34,14 +37,14 @@ def _pin(name: str, help: str = "") -> Any:
 
 def run(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=names.MODEL)],
-    slice: Annotated[str, typer.Argument(metavar="SLICE", help="v5p:8x8x8; GPUs as GPUs a node x nodes: h100:8x16.")],
+    slice: Annotated[str, typer.Argument(metavar="SLICE", help=SLICE)],
     batch_tokens: Annotated[
         str | None, typer.Option("--batch-tokens", metavar="N", help=f"Tokens of a step: 4M, 4Mi, 4e6. {quantities.CONVENTION}.")
     ] = None,
     batch: Annotated[str | None, typer.Option("--batch", metavar="N", help="Sequences of a step, in place of tokens.")] = None,
     length: Annotated[str, typer.Option("--length", metavar="N", help="Tokens of a sequence.")] = "8192",
     slices: Annotated[str, typer.Option("--slices", metavar="N", help="Slices, joined by the data center's network.")] = "1",
-    keep: Annotated[str, typer.Option("--keep", metavar="N", help="How many plans to show.")] = "10",
+    keep: Annotated[str, typer.Option("--keep", metavar="N", help="How many plans to show, of one slice.")] = "10",
     plan: Annotated[
         str | None, typer.Option("--plan", metavar="fsdp=64,...", help="Price this one plan, in place of a search.")
     ] = None,
@@ -79,9 +82,23 @@ def run(
     overlap: Annotated[
         str, typer.Option("--overlap", metavar="full|none", help="Whether communication hides behind the math, or waits for it.")
     ] = "full",
-    efficiency: Annotated[str, typer.Option("--efficiency", metavar="PART", help="Part of the peak that matmuls reach.")] = "1",
+    efficiency: Annotated[
+        str,
+        typer.Option(
+            "--efficiency",
+            metavar="PART",
+            help=f"Part of the peak that matmuls reach, like 0.7; 1 is a bound, '{PUBLISHED}' what runs on this chip reached.",
+        ),
+    ] = "1",
     tokens: Annotated[
         str | None, typer.Option("--tokens", metavar="N", help="A budget, like 15T: adds days and dollars.")
+    ] = None,
+    goodput: Annotated[
+        str,
+        typer.Option("--goodput", metavar="PART", help="Part of the time in steps that count: longer days, more dollars."),
+    ] = "1",
+    days: Annotated[
+        str | None, typer.Option("--days", metavar="N", help="Of a chip's slices, which is the smallest that is done by then?")
     ] = None,
     price: Annotated[
         str | None,
@@ -92,7 +109,8 @@ def run(
     """The fastest training plans on a slice, why the best one wins, and what binds.
 
     Tries every split over data, FSDP, tensor, context, pipeline and expert ways, with microbatches, schedules and remat.
-    The status is 0 where a plan fits, and 3 where none does.
+    Given a chip, it shows the best plan on each of its usual slices. `scaling-lib count --help` shows how to write a model of
+    your own. The status is 0 where a plan fits, and 3 where none does.
     """
     from scaling_lib.cli import plans
     from scaling_lib.training import Plan, estimate
@@ -100,24 +118,27 @@ def run(
     known, T = names.model(model), quantities.size("--length", length)
     if (count := quantities.size("--slices", slices)) > MOST_SLICES:
         raise ValueError(f"--slices={count} is more than any cluster has; give at most {MOST_SLICES:,}")
-    where = slice_of(slice, count)
-    sequences, says = batch_of(batch, batch_tokens, T, where.devices)
-    budget = None if tokens is None else quantities.quantity("--tokens", tokens)
-    cost = _price(where, price)
+    several = _slices(slice, count)
+    sold = several[0].chip
+    basis = assumed(sold, math=dtype, efficiency=efficiency, overlap=overlap, tokens=tokens, goodput=goodput, price=price)
+    limit = _limit(days, tokens, several)
     given = {"data": data, "fsdp": fsdp, "tensor": tensor, "context": context, "pipeline": pipeline, "expert": expert}
     given |= {"microbatches": microbatches, "zero": zero, "virtual_stages": virtual_stages, "schedule": schedule, "remat": remat}
     pinned = {name: _choice(name, value) for name, value in given.items() if value is not None}
     common = {"math": dtype} | plans.settings("--set", settings or ())
-    options: dict[str, Any] = {"T": T, "overlap": overlap, "efficiency": quantities.number("--efficiency", efficiency)}
+    options: dict[str, Any] = {"T": T, "overlap": overlap, "efficiency": basis.efficiency}
     if plan is not None:
+        if len(several) > 1:
+            raise ValueError(f"--plan is for one slice, and {slice} stands for {len(several)}; give one, like {several[-1]}")
         if pinned:
             raise ValueError(
                 f"--{next(iter(pinned)).replace('_', '-')} narrows a search, but --plan asks for none; put it into --plan"
             )
         at = None if place is None else plans.placement("--place", place)
         wanted = Plan(**common | plans.settings("--plan", [plan]), placement=at)
-        one = estimate(known, where, wanted, sequences, **options)
-        print(screen.to_json(plans.facts(one, budget, cost)) if json else _priced(one, says, budget, cost))
+        sequences, says = batch_of(batch, batch_tokens, T, several[0].devices)
+        one = estimate(known, several[0], wanted, sequences, **options)
+        print(screen.to_json(plans.facts(one, basis)) if json else _priced(one, says, basis))
         if not one.fits:
             raise typer.Exit(status.NOTHING_FITS)
         return
@@ -127,20 +148,57 @@ def run(
         raise ValueError(f"--set {strange[0]} is for what a search leaves alone; give --{strange[0].replace('_', '-')}")
     from scaling_lib.search import Choices, best_training_plans  # loads NumPy
 
-    with screen.progress("plans") as report:
+    def search(where: Slice, keep: int, report: screen.Progress | None) -> tuple[Search, str]:
+        sequences, says = batch_of(batch, batch_tokens, T, where.devices)
         found = best_training_plans(
             known,
             where,
             sequences,
-            keep=quantities.size("--keep", keep),
+            keep=keep,
             base=Plan(**common),
             choices=Choices(**pinned),
             progress=report,
             **options,
         )
-    print(screen.to_json(_facts(found, budget, cost)) if json else _found(found, says, budget, cost))
+        return found, says
+
+    if len(several) > 1:
+        from scaling_lib.cli import sizes
+
+        best = sizes.best(several, lambda where: search(where, 1, None)[0])
+        print(screen.to_json(sizes.facts(best, basis, limit)) if json else sizes.shown(best, basis, limit))
+        if not best or (limit is not None and sizes.in_time(best, basis, limit) is None):
+            raise typer.Exit(status.NOTHING_FITS)
+        return
+    with screen.progress("plans") as report:
+        found, says = search(several[0], quantities.size("--keep", keep), report)
+    print(screen.to_json(_facts(found, basis)) if json else _found(found, says, basis))
     if not found.best:
         raise typer.Exit(status.NOTHING_FITS)
+
+
+def _slices(name: str, count: int) -> list[Slice]:
+    """The slice of that name, or the usual ones of a chip."""
+    from scaling_lib.cli import sizes
+
+    try:
+        known = chip(name)
+    except ValueError:
+        return [slice_of(name, count)]
+    return sizes.of_chip(known, count)
+
+
+def _limit(days: str | None, tokens: str | None, several: list[Slice]) -> float | None:
+    """Days that training may take, where it is asked which slice would do."""
+    if days is None:
+        return None
+    if tokens is None:
+        raise ValueError("--days asks which slice is fast enough; give --tokens, like 15T, as well")
+    if len(several) == 1:
+        raise ValueError(f"--days asks which slice is fast enough; give {several[0].chip.name} in place of {several[0]}")
+    if (limit := quantities.number("--days", days)) <= 0:
+        raise ValueError(f"--days={days} must be above zero")
+    return limit
 
 
 def _choice(name: str, given: str) -> Any:
@@ -158,27 +216,24 @@ def _choice(name: str, given: str) -> Any:
     return tuple(map(int, parts))
 
 
-def _price(where: Slice, price: str | None) -> float | None:
-    """Dollars of a chip and hour, where anyone states them."""
-    return where.chip.figures.get("usd_per_hour") if price is None else quantities.number("--price", price)
-
-
-def _priced(one: StepEstimate, says: str, budget: int | None, cost: float | None) -> str:
-    lines = [screen.text(says), screen.text(one.explain())]
-    if budget is not None:
-        dollars = "" if cost is None else f", {one.dollars(budget, usd_per_chip_hour=cost):,.0f} USD at {cost:g} a chip and hour"
-        lines.append(screen.text(f"{budget:,} tokens: {one.days(budget):,.1f} days{dollars}"))
+def _priced(one: StepEstimate, says: str, basis: Assumed) -> str:
+    lines = [screen.text(says), screen.text(str(basis)), screen.text(one.explain())]
+    if (budget := basis.tokens) is not None:
+        days = f"{one.days(budget, basis.goodput):,.1f} days"
+        dollars = "" if basis.usd is None else f", {one.dollars(budget, basis.goodput, basis.usd):,.0f} USD"
+        lines.append(screen.text(f"{budget:,} tokens: {days}{dollars}"))
     return "\n".join(lines)
 
 
-def _found(found: Search, says: str, budget: int | None, cost: float | None) -> str:
+def _found(found: Search, says: str, basis: Assumed) -> str:
     from scaling_lib.cli import plans
 
-    rows = [plans.row(one, rank, budget, cost) for rank, one in enumerate(found.best, start=1)]
-    return "\n\n".join(filter(None, [screen.text(says), screen.table(rows, numbers=plans.NUMBERS), screen.text(found.explain())]))
+    rows = [plans.row(one, rank, basis) for rank, one in enumerate(found.best, start=1)]
+    heads = f"{screen.text(says)}\n{screen.text(str(basis))}"
+    return "\n\n".join(filter(None, [heads, screen.table(rows, numbers=plans.NUMBERS), screen.text(found.explain())]))
 
 
-def _facts(found: Search, budget: int | None, cost: float | None) -> dict[str, Any]:
+def _facts(found: Search, basis: Assumed) -> dict[str, Any]:
     from scaling_lib.cli import plans
 
-    return {**found.to_json(), "best": [plans.facts(one, budget, cost) for one in found.best]}
+    return {**found.to_json(), "best": [plans.facts(one, basis) for one in found.best]}

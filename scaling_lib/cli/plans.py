@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from scaling_lib import units
+from scaling_lib.cli.assumed import Assumed
 from scaling_lib.training import Plan, StepEstimate
 from scaling_lib.training.estimate import MEMORY
 
@@ -82,7 +83,7 @@ def remat(value: str) -> str | tuple[str, ...]:
     return tuple(filter(None, value.split("+"))) if "+" in value else value
 
 
-def row(estimate: StepEstimate, rank: int, tokens: int | None = None, price: float | None = None) -> dict[str, str]:
+def row(estimate: StepEstimate, rank: int, assumed: Assumed) -> dict[str, str]:
     """One plan of a table; days and dollars where there is a budget of tokens, and a price."""
     plan = estimate.plan
     ways = [f"{axis} {ways}" for axis, ways in plan.axes.items() if ways > 1]
@@ -99,20 +100,21 @@ def row(estimate: StepEstimate, rank: int, tokens: int | None = None, price: flo
         "memory, GiB": f"{float(estimate.memory.total) / units.GIB:.1f}/{estimate.usable_bytes / units.GIB:.1f}",
         "tokens/s": f"{estimate.tokens_per_s:,.0f}",
     }
-    if tokens is not None:
-        shown["days"] = f"{estimate.days(tokens):,.1f}"
-        if price is not None:
-            shown["USD"] = f"{estimate.dollars(tokens, usd_per_chip_hour=price):,.0f}"
+    if assumed.tokens is not None:
+        shown["days"] = f"{estimate.days(assumed.tokens, assumed.goodput):,.1f}"
+        if assumed.usd is not None:
+            shown["USD"] = f"{estimate.dollars(assumed.tokens, assumed.goodput, assumed.usd):,.0f}"
     return shown
 
 
-def facts(estimate: StepEstimate, tokens: int | None = None, price: float | None = None) -> dict[str, Any]:
+def facts(estimate: StepEstimate, assumed: Assumed) -> dict[str, Any]:
     """An estimate in base units, under the names of its fields and properties; memory and usable bytes are of one device."""
     inequality, memory = estimate.inequality, estimate.memory
-    budget: dict[str, Any] = {}
-    if tokens is not None:
-        budget = {"tokens": tokens, "days": estimate.days(tokens)}
-        budget["usd"] = None if price is None else estimate.dollars(tokens, usd_per_chip_hour=price)
+    budget: dict[str, Any] = {"efficiency": assumed.efficiency}
+    if (tokens := assumed.tokens) is not None:
+        budget |= {"tokens": tokens, "days": estimate.days(tokens, assumed.goodput), "goodput": assumed.goodput}
+        budget["usd"] = None if assumed.usd is None else estimate.dollars(tokens, assumed.goodput, assumed.usd)
+        budget |= {"usd_per_chip_hour": assumed.usd, "price_source": assumed.source}
     names = (
         "seconds",
         "lower_s",

@@ -71,7 +71,8 @@ def run(
     """Latency, throughput and cost of serving a model: the front of servers, and the cheapest that is fast enough.
 
     Tries every layout and batch on the slice, or on all slices of a chip. Times are those of a server that is always full; what
-    waiting adds is not in them. The status is 0 where a server will do, and 3 where none does.
+    waiting adds is not in them. Tokens a second and dollars are of new tokens, with the time that prompts take in them. The
+    status is 0 where a server will do, and 3 where none does.
     """
     from scaling_lib.inference import Layout, Speed
 

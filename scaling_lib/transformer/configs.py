@@ -26,7 +26,9 @@ def read(config: Mapping[str, Any]) -> Transformer:
             f"config has model_type={kind!r}: an encoder-decoder, whose cross attention is not counted; only decoders are"
         )
     if kind is None:
-        raise ValueError(f"config has no 'model_type'; known: {', '.join(sorted(FAMILIES))}")
+        raise ValueError(
+            f"config has no 'model_type'; give 'llama' for a dense model of your own; known: {', '.join(sorted(FAMILIES))}"
+        )
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(f"config has model_type={kind!r}, whose layers are not known here; {units.near(str(kind), FAMILIES)}")
     try:

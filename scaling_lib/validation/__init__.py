@@ -6,6 +6,7 @@ chapter 13.
 
 from scaling_lib.validation.blind import blind
 from scaling_lib.validation.fits import Assumptions, Figures
+from scaling_lib.validation.reached import Reached, reached
 from scaling_lib.validation.report import Report, Row, training
 from scaling_lib.validation.runs import published, why_unusable
 from scaling_lib.validation.scaling import Scaling, korthikanti, strong_scaling
@@ -15,6 +16,7 @@ __all__ = [
     "Accuracy",
     "Assumptions",
     "Figures",
+    "Reached",
     "Report",
     "Row",
     "Scaling",
@@ -24,6 +26,7 @@ __all__ = [
     "inference",
     "korthikanti",
     "published",
+    "reached",
     "strong_scaling",
     "training",
     "why_unusable",
