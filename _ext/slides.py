@@ -23,6 +23,7 @@ _REVEAL = ("reveal.css", "reveal.mjs", "plugin/notes.mjs")
 _STYLES = ("theme.css", "pydata-sphinx-theme.css", "pygments.css", "sphinx-book-theme.css", "mystnb", "exercise.css", "live.css")
 _SCRIPTS = ("mathjax", "require.js", "embed-amd.js", "live.mjs", "check.js")
 _UNSHOWN = {"Further reading"}
+_SHOWN_WHOLE = {"In short"}
 CODE_LINES = 18  # of code and output together that fit a slide
 _HIDDEN = {"tag_hide-input", "tag_hide-cell", "tag_remove-cell", "tag_remove-input"}
 
@@ -94,14 +95,15 @@ def _slides(section: Tag) -> Iterator[Slide]:
         takeaway, visual = "takeaway" in _classes(child), _visual(child)
         if slide.heading != (heading or title) and not slide.shown:
             slide.heading = heading or title
-        if takeaway and any(_visual(shown) for shown in slide.shown):
+        follows = any(_visual(shown) for shown in slide.shown) if takeaway else visual and child.select_one("img, svg")
+        if follows and (takeaway or any("math" in _classes(shown) for shown in slide.shown)):
             yield slide
             slide = Slide(heading or title)
         if takeaway or visual:
             slide.shown.append(child)
             yield slide
             slide = Slide(heading or title)
-        elif _is_question(child) or "math" in _classes(child):
+        elif _is_question(child) or "math" in _classes(child) or title in _SHOWN_WHOLE:
             slide.shown.append(child)
         else:
             slide.notes.append(child)
@@ -117,7 +119,7 @@ def _is_question(tag: Tag) -> bool:
 def _visual(tag: Tag) -> bool:
     """Whether this is worth a slide: a figure, a table, an explorer, or a cell short enough to be read."""
     classes = _classes(tag)
-    if "tag_live-setup" in classes or "solution" in classes:
+    if classes & {"tag_live-setup", "solution", "tag_hide-output"}:
         return False
     if "cell" not in classes:
         return tag.name in ("figure", "table") or bool(classes & {"pst-scrollable-table-container", "table-wrapper"})
@@ -160,9 +162,7 @@ def _without_code(tag: Tag) -> Tag:
             for code in cell.select(".cell_input, summary"):
                 code.decompose()
             for fold in cell.select("details"):
-                fold["open"] = ""
-                if not fold.get_text(strip=True) and not fold.select_one("img, svg"):
-                    fold.decompose()
+                fold.unwrap()
     return tag
 
 

@@ -42,12 +42,12 @@ def test_a_deck_loses_nothing_of_its_chapter(doc):
 
 
 @pytest.mark.parametrize("doc", CHAPTERS)
-def test_an_exercise_is_one_slide_with_its_question_its_form_and_no_code(doc):
+def test_an_exercise_is_one_slide_with_its_form_and_without_the_code_of_the_check(doc):
     slides = deck(doc).select(".slides > section > section")
     assert not [slide for slide in slides if slide.select("section")]  # reveal.js would take it for a slide of its own
     forms = soup(doc).select("article .exercise form.check")
     assert len([slide for slide in slides if slide.select("article .exercise form.check")]) == len(forms) > 0
-    assert not [code for slide in slides for code in slide.select("article .exercise .cell_input, article .exercise summary")]
+    assert not [cell for slide in slides for cell in slide.select("article .exercise .cell:has(form.check) .cell_input")]
 
 
 @pytest.mark.parametrize("doc", CHAPTERS)
