@@ -79,7 +79,10 @@ def test_examples_of_the_help_run(arguments, tmp_path, monkeypatch):
 
 def test_help_lists_the_commands_and_every_status():
     shown = run("--help").stdout
-    assert re.findall(r"^  (\w+)  ", shown.partition("Commands:")[2].partition("Exit status")[0], flags=re.M) == [*COMMANDS, *TEACHING]
+    assert re.findall(r"^  (\w+)  ", shown.partition("Commands:")[2].partition("Exit status")[0], flags=re.M) == [
+        *COMMANDS,
+        *TEACHING,
+    ]
     assert re.findall(r"^ +([0-9])  ", shown.partition("Exit status")[2], flags=re.M) == [*"02345"]
 
 

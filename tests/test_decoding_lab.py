@@ -188,5 +188,6 @@ def test_points_of_tokens_drawn_from_the_target_are_even(monkeypatch):
     assert lab["even_test"]((tokens + 1) % 7)[1].p_value < lab["SAME"]
 
 
+@pytest.mark.weekly
 def test_a_cell_out_of_order_names_what_it_lacks():
     assert how_many_lack(sources()) > 20

@@ -88,10 +88,8 @@ def test_a_lab_prints_in_colab_what_is_committed(path, colab, tmp_path):
 
 
 def compiled(path):
-    """A parameter of a test that compiles a lab's programs; weekly where that takes minutes."""
-    return pytest.param(
-        path, id=path.stem, marks=[pytest.mark.weekly] * (path.stem in ("05e-memory", "06-training-llama", "11-capstone"))
-    )
+    """A parameter of a test that compiles a lab's programs: two labs in each check, all weekly."""
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.weekly] * (path.stem not in ("02-tpus", "09-profiling")))
 
 
 @pytest.mark.slow  # two at a time, for nothing here is measured; one process has them all and makes their environment

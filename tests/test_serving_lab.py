@@ -213,7 +213,7 @@ def test_every_cell_may_run_twice():
     assert [sum(one.tokens == two.tokens for one, two in zip(*twice["served"].values(), strict=True))] == [32]
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @on_one_process
 def test_a_cell_out_of_order_names_what_it_lacks():
     assert how_many_lack(sources()) > 15

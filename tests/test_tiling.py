@@ -180,7 +180,7 @@ def test_the_table_of_layouts_is_the_compilers(written, size_bytes):
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_in_an_order_that_is_asked_for_the_tiles_follow_the_same_rule():
     for shape, dtype in random_cases(7, 6, ("f32", "bf16", "int8", "int4"), ranks=(3,)):
         for order in ((0, 1, 2), (1, 2, 0)):
@@ -189,7 +189,7 @@ def test_in_an_order_that_is_asked_for_the_tiles_follow_the_same_rule():
 
 
 @needs_compiler
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_inside_a_program_bytes_may_lie_in_smaller_tiles_of_the_same_size():
     """The one place found where the rule fails: of results of the vector unit with fewer than 16 bits."""
     import jax.numpy as jnp

@@ -123,7 +123,7 @@ def test_every_cell_may_run_twice(lab):
     assert len(sources_of(lab)) > 10
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("lab", [in_turn(lab) for lab in LABS])
 def test_a_cell_out_of_order_names_what_it_lacks(lab):
     """Every cell that needs an earlier one says which name it misses, and leaves the first cells as they were."""
