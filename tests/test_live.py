@@ -626,7 +626,12 @@ def test_a_load_that_fails_says_so_keeps_the_static_view_and_can_be_tried_again(
 # Other ways to work them.
 
 
-@pytest.mark.parametrize("chapter", EXPLORERS)
+def often(chapter):
+    """A parameter of a test that is run for one chapter in each check, and weekly for all."""
+    return pytest.param(chapter, marks=[pytest.mark.weekly] * (chapter != "chapters/05-training"))
+
+
+@pytest.mark.parametrize("chapter", map(often, EXPLORERS))
 def test_the_keyboard_alone_works_every_control(chapter, open_chapter):
     """No call of a mouse, nor of an element: only keys, and a look at what has the focus."""
     page = open_chapter(chapter=chapter)
@@ -955,7 +960,7 @@ def test_the_page_runs_the_very_files_of_this_library(archive):
     assert not any(name.startswith("scaling_lib/xla/") for name in shipped)
     left_out = {name for name in ours if name.endswith(".py") and not name.startswith("scaling_lib/xla/")} - set(shipped)
     imports = {name: imported(ours[name]) for name in left_out}
-    missing = {"numpy", "jax", "matplotlib", "simpy", "tabulate", "tqdm", "typer", "rich"}
+    missing = {"numpy", "jax", "matplotlib", "simpy", "tabulate", "tqdm", "typer", "rich", "resource"}
     explained = set()
     while more := {name for name in left_out - explained if imports[name] & missing}:  # and what imports a file left out
         explained |= more
@@ -1057,7 +1062,7 @@ def visited(context, site):
             page.goto(f"{site}/{doc}.html", wait_until="load")
             page.evaluate("window.MathJax?.startup?.promise")
             page.wait_for_timeout(100)
-            seen[doc] = (log, looks(page, ("light", 1280), ("dark", 390)))
+            seen[doc] = (log, looks(page, ("light", 1280)))
             page.close()
         return seen[doc]
 
@@ -1065,8 +1070,18 @@ def visited(context, site):
 
 
 @pytest.mark.parametrize("doc", DOCS)
-def test_axe_finds_nothing_serious_in_light_nor_in_dark_on_a_phone(doc, visited):
+def test_axe_finds_nothing_serious_in_a_page(doc, visited):
     nothing(visited(doc)[1])
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("doc", DOCS)
+def test_axe_finds_nothing_serious_in_the_dark_on_a_phone(doc, context, site):
+    page, _ = watched(context)
+    page.goto(f"{site}/{doc}.html", wait_until="load")
+    page.evaluate("window.MathJax?.startup?.promise")
+    nothing(looks(page, ("dark", 390)))
+    page.close()
 
 
 @pytest.mark.parametrize("doc", DOCS)
@@ -1084,18 +1099,21 @@ def test_axe_finds_nothing_serious_in_live_explorers_in_dark_nor_on_a_phone(live
     nothing(looks(live.page, ("light", 390), ("dark", 1280)))
 
 
+@pytest.mark.weekly
 def test_axe_finds_nothing_serious_in_the_drawings_of_chapter_2_while_they_are_live(go_live, torus):
     torus.row("to chip b").locator("input").fill("9, 9")
     torus.root.locator(".explorer-problem").wait_for()
     nothing(looks(go_live(TPUS).page, ("light", 390), ("dark", 1280)))
 
 
+@pytest.mark.weekly
 def test_axe_finds_nothing_serious_in_the_sharding_explorer_while_it_is_live(go_live, sharding):
     sharding.row("product").locator("input").fill(STARTS["sharding"]["product"] + " -> D[I, K] and a long way on")
     sharding.root.locator(".explorer-problem code").wait_for()
     nothing(looks(go_live(SHARDING).page, ("light", 390), ("dark", 1280)))
 
 
+@pytest.mark.weekly
 def test_axe_finds_nothing_serious_in_the_explorers_of_models_and_caches_while_they_are_live(go_live):
     live = go_live(TRANSFORMERS)
     live.model.start().row("or config.json").locator("textarea").fill('{"model_type": "llama"')
@@ -1105,6 +1123,7 @@ def test_axe_finds_nothing_serious_in_the_explorers_of_models_and_caches_while_t
     nothing(looks(live.page, ("light", 390), ("dark", 1280)))
 
 
+@pytest.mark.weekly
 def test_axe_finds_nothing_serious_in_the_explorers_of_serving_while_they_are_live(go_live):
     live = go_live(INFERENCE)
     live.batch.start().row("slice").locator("input").fill("v5e:3x3")
@@ -1115,6 +1134,7 @@ def test_axe_finds_nothing_serious_in_the_explorers_of_serving_while_they_are_li
     nothing(looks(live.page, ("light", 390), ("dark", 1280)))
 
 
+@pytest.mark.weekly
 def test_axe_finds_nothing_serious_in_the_explorers_of_practice_while_they_are_live(go_live):
     live = go_live(PROFILING)
     live.tiling.start().row("shape").locator("input").fill("3,000")
@@ -1138,6 +1158,7 @@ def changed(browser, path, change):
         yield Explorer(page, "roofline").start()
 
 
+@pytest.mark.weekly
 def test_a_changed_library_changes_the_page(browser, archive):
     def change(content):
         changed = io.BytesIO()
@@ -1158,6 +1179,7 @@ def test_a_changed_library_changes_the_page(browser, archive):
         assert operations == ["4.29 GFLOPs", "6.44 GFLOPs"]
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(("old", "new"), [(b'type: "comm",', b'type: "com",'), (b"comm_id: this.comm_id", b"id: this.comm_id")])
 def test_with_another_message_or_id_a_control_moves_nothing(old, new, browser):
     with changed(browser, "live.mjs", lambda content: content.replace(old, new)) as explorer:
