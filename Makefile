@@ -79,8 +79,8 @@ unit: $(READY)
 pages: $(READY) # `SCREENS=1 make pages` also keeps a picture of every page in _build/screens
 	$(PYTEST) -m "book and not weekly" -n 2 --dist loadgroup
 
-labs: $(READY) # one after the other: each may take 90 seconds of both cores, and some measure
-	$(PYTEST) -m "lab and not slow"
+labs: $(READY) # two at a time, but those that measure one after the other
+	$(PYTEST) -m "lab and not slow and not weekly" -n 2 --dist loadgroup
 
 answers: $(READY) # the answer edition of each lab gets full points; by .ci/run, on the newer Python
 	$(PYTEST) -m answers -n 2 --dist loadgroup

@@ -78,7 +78,15 @@ def nbval(colab, notebook, folder, cell_s=120):
     return subprocess.run(list(map(str, command)), cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize("path", LABS, ids=lambda path: path.stem)
+MEASURING = {"01-roofline", "07a-decoding", "07b-serving", "09-profiling", "10b-many-hosts"}  # one after the other
+
+
+def in_turn(path):
+    """A parameter of a test that runs a lab: those that measure go to one process."""
+    return pytest.param(path, id=path.stem, marks=[pytest.mark.xdist_group("measuring" if path.stem in MEASURING else path.stem)])
+
+
+@pytest.mark.parametrize("path", map(in_turn, LABS))
 def test_a_lab_prints_in_colab_what_is_committed(path, colab, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     done = nbval(colab, notebook, tmp_path / "empty")
