@@ -86,7 +86,7 @@ def in_turn(path):
     return pytest.param(path, id=path.stem, marks=[pytest.mark.xdist_group("measuring" if path.stem in MEASURING else path.stem)])
 
 
-@pytest.mark.parametrize("path", map(in_turn, LABS))
+@pytest.mark.parametrize("path", [in_turn(path) for path in LABS])
 def test_a_lab_prints_in_colab_what_is_committed(path, colab, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     done = nbval(colab, notebook, tmp_path / "empty")

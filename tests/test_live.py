@@ -631,7 +631,7 @@ def often(chapter):
     return pytest.param(chapter, marks=[pytest.mark.weekly] * (chapter != "chapters/05-training"))
 
 
-@pytest.mark.parametrize("chapter", map(often, EXPLORERS))
+@pytest.mark.parametrize("chapter", [often(chapter) for chapter in EXPLORERS])
 def test_the_keyboard_alone_works_every_control(chapter, open_chapter):
     """No call of a mouse, nor of an element: only keys, and a look at what has the focus."""
     page = open_chapter(chapter=chapter)
